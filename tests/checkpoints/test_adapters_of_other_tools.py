@@ -58,9 +58,9 @@ def test_lora_by_mlxs_own_formula(tiny_base, make_adapter, tmp_path):
     for name in {key.rpartition(".")[0] for key in state}:
         a, b = state[f"{name}.lora_a"].double(), state[f"{name}.lora_b"].double()
         model.get_submodule(name).weight.data += 2.0 * (a @ b).T
-    with opened(folder, base=tiny_base).active() as ours:
-        found = ours.double()(input_ids=IDS, use_cache=False).logits[0]
-    assert torch.allclose(found, said(model), rtol=0, atol=1e-9)
+    with opened(folder, base=tiny_base).active() as active_model:
+        logits = active_model.double()(input_ids=IDS, use_cache=False).logits[0]
+    assert torch.allclose(logits, said(model), rtol=0, atol=1e-9)
 
 
 def test_what_mlx_leaves_open_is_refused(tiny_base, make_adapter, copied, tmp_path):
@@ -98,11 +98,11 @@ def test_a_file_of_mlx_or_torchtune_without_its_settings_is_named(
     source = folder if as_folder else folder / MLX
     refused(source, "adapter_config.json that MLX wrote", base=tiny_base)
 
-    other = tmp_path / "torchtune"
-    other.mkdir()
+    torchtune_folder = tmp_path / "torchtune"
+    torchtune_folder.mkdir()
     state = {"layers.0.attn.q_proj.lora_a.weight": torch.ones(4, 32)}
-    torch.save(state, other / "adapter_0.pt")
-    source = other if as_folder else other / "adapter_0.pt"
+    torch.save(state, torchtune_folder / "adapter_0.pt")
+    source = torchtune_folder if as_folder else torchtune_folder / "adapter_0.pt"
     refused(source, "that torchtune writes for PEFT", base=tiny_base)
 
 
@@ -120,13 +120,13 @@ def test_a_whole_state_dictionary_in_place_of_an_adapter(lora, tiny_base, tmp_pa
     assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
     assert not problem_of(folder, base=tiny_base)
     # Of the adapter alone, with its name in every tensor's.
-    own = {k: t for k, t in model.state_dict().items() if ".default." in k}
-    torch.save(own, folder / "adapter_model.bin")
+    own_state = {k: t for k, t in model.state_dict().items() if ".default." in k}
+    torch.save(own_state, folder / "adapter_model.bin")
     loaded = opened(folder, base=tiny_base)
     assert loaded.base == "tiny-base"
     assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
-    other = {k.replace("default", "other"): t for k, t in own.items()}
-    torch.save(own | other, folder / "adapter_model.bin")
+    other_state = {k.replace("default", "other"): t for k, t in own_state.items()}
+    torch.save(own_state | other_state, folder / "adapter_model.bin")
     refused(folder, "holds several adapters (default, other)", base=tiny_base)
 
 
@@ -147,15 +147,19 @@ def test_lora_of_each_expert_is_joined_as_its_experts_are(tmp_path):
     generator = torch.Generator().manual_seed(3)
     state = {}
     for layer in range(2):
-        place = f"base_model.model.model.layers.{layer}"
-        parts = {f"{place}.self_attn.q_proj": (32, 32)}
+        prefix = f"base_model.model.model.layers.{layer}"
+        shapes = {f"{prefix}.self_attn.q_proj": (32, 32)}
         for expert in range(4):
             for name, shape in MIXTRAL.items():
-                parts[f"{place}.block_sparse_moe.experts.{expert}.{name}"] = shape
-        for part, (n_out, n_in) in parts.items():
+                shapes[f"{prefix}.block_sparse_moe.experts.{expert}.{name}"] = shape
+        for layer_name, (n_out, n_in) in shapes.items():
             a, b = torch.Size((2, n_in)), torch.Size((n_out, 2))
-            state[f"{part}.lora_A.weight"] = torch.randn(a, generator=generator) * 0.2
-            state[f"{part}.lora_B.weight"] = torch.randn(b, generator=generator) * 0.2
+            state[f"{layer_name}.lora_A.weight"] = (
+                torch.randn(a, generator=generator) * 0.2
+            )
+            state[f"{layer_name}.lora_B.weight"] = (
+                torch.randn(b, generator=generator) * 0.2
+            )
     save_file(state, folder / "adapter_model.safetensors")
     loaded = opened(folder, base=base)
     expected = said(reference_of(base, folder))
@@ -166,12 +170,12 @@ def test_lora_of_each_expert_is_joined_as_its_experts_are(tmp_path):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(base).double()
-    for part in {key.rpartition(".lora_")[0] for key in state}:
+    for layer_name in {key.rpartition(".lora_")[0] for key in state}:
         product = 2.0 * (
-            state[f"{part}.lora_B.weight"].double()
-            @ state[f"{part}.lora_A.weight"].double()
+            state[f"{layer_name}.lora_B.weight"].double()
+            @ state[f"{layer_name}.lora_A.weight"].double()
         )
-        path = part.removeprefix("base_model.model.")
+        path = layer_name.removeprefix("base_model.model.")
         if "experts" not in path:
             model.get_submodule(path).weight.data += product
             continue
@@ -180,7 +184,7 @@ def test_lora_of_each_expert_is_joined_as_its_experts_are(tmp_path):
         joined = experts.down_proj if name == "w2" else experts.gate_up_proj
         first = 64 if name == "w3" else 0
         joined.data[int(expert), first : first + len(product)] += product
-    found = said(loaded).double().log_softmax(-1)
+    log_p = said(loaded).double().log_softmax(-1)
     # Experts are multiplied together in float32 at most.
     by_hand = said(model.float()).double().log_softmax(-1)
-    assert float((found - by_hand).abs().max()) <= 1e-5
+    assert float((log_p - by_hand).abs().max()) <= 1e-5

@@ -200,8 +200,8 @@ def test_lora_alone_says_what_its_source_says(lora, tiny_base, make_adapter, tmp
     folder = make_adapter(tmp_path / "a", **lora)
     alpha = float(lora.get("alpha", 8))
     truth = said(reference_of(tiny_base, folder))
-    whole = peft_state(tiny_base, folder)
-    only = {f"module.{k}": v for k, v in whole.items() if "lora_" in k}
+    full_state = peft_state(tiny_base, folder)
+    only = {f"module.{k}": v for k, v in full_state.items() if "lora_" in k}
     saved = load_file(folder / "adapter_model.safetensors")
     assert len(only) == len(saved)
     file = tmp_path / "lora.pt"
@@ -245,13 +245,15 @@ def test_different_ranks_come_from_shapes(tiny_base, make_adapter, tmp_path):
 def test_o_lora_without_a_configuration_scales_by_its_newest_part(
     tiny_base, make_adapter, tmp_path
 ):
-    one = make_adapter(tmp_path / "one", seed=1)
+    first_adapter = make_adapter(tmp_path / "one", seed=1)
     two = make_adapter(tmp_path / "two", seed=2)
-    model = reference_of(tiny_base, one)
+    model = reference_of(tiny_base, first_adapter)
     model.load_adapter(two, "two")
     model.base_model.set_adapter(["default", "two"])
     truth = said(model)
-    first, second = (load_file(d / "adapter_model.safetensors") for d in (one, two))
+    first, second = (
+        load_file(d / "adapter_model.safetensors") for d in (first_adapter, two)
+    )
     state = first | {k.replace(".lora_", ".loranew_"): v for k, v in second.items()}
     file = tmp_path / "olora.bin"
     torch.save(state, file)
@@ -260,12 +262,12 @@ def test_o_lora_without_a_configuration_scales_by_its_newest_part(
 
 
 def test_a_whole_peft_model_brings_its_own_base(tiny_base, make_adapter, tmp_path):
-    other = tmp_path / "other"
-    save_model(make_model("llama", seed=5), other)
-    adapter = make_adapter(tmp_path / "a", base=other)
-    truth = said(reference_of(other, adapter))
+    other_folder = tmp_path / "other"
+    save_model(make_model("llama", seed=5), other_folder)
+    adapter = make_adapter(tmp_path / "a", base=other_folder)
+    truth = said(reference_of(other_folder, adapter))
     file = tmp_path / "whole.pt"
-    torch.save(peft_state(other, adapter), file)
+    torch.save(peft_state(other_folder, adapter), file)
     # Not the weights of --base, but those in the file, lie under the LoRA.
     loaded = opened(file, base=tiny_base, lora_alpha=8)
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
@@ -279,9 +281,11 @@ def test_several_adapters_in_one_file_are_refused(tiny_base, make_adapter, tmp_p
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    one, two = (make_adapter(tmp_path / str(i), seed=i) for i in (1, 2))
+    first_adapter, two = (make_adapter(tmp_path / str(i), seed=i) for i in (1, 2))
     model = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(tiny_base), one, adapter_name="one"
+        AutoModelForCausalLM.from_pretrained(tiny_base),
+        first_adapter,
+        adapter_name="one",
     )
     model.load_adapter(two, adapter_name="two")
     file = tmp_path / "both.pt"

@@ -97,11 +97,11 @@ def check(case: str, folder: Any) -> None:
     loaded = opened(folder)
     assert loaded.architecture == type(model).__name__
     dtype = torch.float32 if case in FLOAT32_ALONE else torch.float64
-    theirs = log_probabilities(copy.deepcopy(model).to(dtype))
-    with loaded.active() as ours:
-        found = log_probabilities(ours.to(dtype))
-    assert torch.isfinite(theirs).all()
-    assert float((found - theirs).abs().max()) <= NATS
+    plain_log_p = log_probabilities(copy.deepcopy(model).to(dtype))
+    with loaded.active() as active_model:
+        log_p = log_probabilities(active_model.to(dtype))
+    assert torch.isfinite(plain_log_p).all()
+    assert float((log_p - plain_log_p).abs().max()) <= NATS
 
 
 @pytest.fixture(autouse=True)

@@ -42,21 +42,21 @@ def hurry():
 @pytest.fixture
 def asked(monkeypatch):
     """Whom anybody tried to reach; the hub is not switched off from outside."""
-    found: list[object] = []
+    hosts: list[object] = []
 
     def connect(self: object, address: object, *_: object) -> None:
-        found.append(address)
+        hosts.append(address)
         raise OSError("no network in this test")
 
     def resolve(host: object, *_: object, **__: object) -> None:
-        found.append(host)
+        hosts.append(host)
         raise OSError("no network in this test")
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket.socket, "connect_ex", connect)
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    return found
+    return hosts
 
 
 # ------------------------------------------------------------------ run, fetched
@@ -154,16 +154,16 @@ def test_every_type_and_field_of_peft_is_listed_or_refused():
     from spark_audit.checkpoints.adapter_fields import WITHOUT_EFFECT
 
     for name, cls in peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING.items():
-        kind = str(getattr(name, "value", name))
-        if kind not in OPENED:
+        type_name = str(getattr(name, "value", name))
+        if type_name not in OPENED:
             with pytest.raises(CheckpointError, match="adapters"):
-                adapter_config({"peft_type": kind})
+                adapter_config({"peft_type": type_name})
             continue
         # Whatever task is named, one is set.
         fields = {f.name for f in dataclasses.fields(cls)} - {"task_type"}
         for field in fields - WITHOUT_EFFECT:
             for value in ({"path": "/x"}, "../(x+)+", -7, 1e400):
-                raw = {"peft_type": kind, field: value}
+                raw = {"peft_type": type_name, field: value}
                 if field in (
                     "target_modules",
                     "exclude_modules",
@@ -206,18 +206,23 @@ def test_tables_other_than_text_are_never_decoded(asked, tmp_path):
     datasets = pytest.importorskip("datasets", reason="the extra `hub`")
     url = {"path": "http://host.invalid/beacon.png", "bytes": None}
     rows = {"text": ["a"], "label": ["b"], "photo": [url], "photos": [[url]]}
-    place = datasets.Features(
+    features_of_image = datasets.Features(
         {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
     )
     text = datasets.Value("string")
-    features = {"text": text, "label": text, "photo": place, "photos": [place]}
-    whole = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
-    whole.save_to_disk(tmp_path / "d")
+    features = {
+        "text": text,
+        "label": text,
+        "photo": features_of_image,
+        "photos": [features_of_image],
+    }
+    dataset = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    dataset.save_to_disk(tmp_path / "d")
     info = tmp_path / "d" / "dataset_info.json"
     image = {"_type": "Image"}
     many = {"_type": "List", "feature": image}
-    known = json.loads(info.read_text())["features"]
-    change(info, features=known | {"photo": image, "photos": many})
+    features_known = json.loads(info.read_text())["features"]
+    change(info, features=features_known | {"photo": image, "photos": many})
     (row,) = import_examples(tmp_path / "d", task="t", split="train")
     assert (row.prompt, row.response) == ("a", " b")
     for source in ("not/there", "http://host.invalid/x", "hf-x/y"):
@@ -274,12 +279,12 @@ def test_another_rank_than_the_tensors_have(tiny_base, make_adapter, tmp_path):
     assert message in problem
     # O-LoRA's own say how wide they are: both tell what was made of it.
     change(file, r=4, r_sum=16)
-    told = "O-LoRA: rank 16 = 4 x 4, loaded with alpha 64"
-    found = opened(folder, base=tiny_base)
+    note = "O-LoRA: rank 16 = 4 x 4, loaded with alpha 64"
+    loaded = opened(folder, base=tiny_base)
     seen = inspected(folder, base=tiny_base)
-    assert any(note.startswith(told) for note in found.notes)
+    assert any(text.startswith(note) for text in loaded.notes)
     notes = [seen[name] for name in seen if name.startswith("note ")]
-    assert [*found.notes] == notes
+    assert [*loaded.notes] == notes
 
 
 Spoil = Callable[[Path], object]
@@ -290,7 +295,7 @@ def _numbers(value: float, *only: str) -> Spoil:
         (file,) = folder.glob("*model.safetensors")
         state = load_file(file)
         for name in state:
-            if any(part in name for part in only):
+            if any(section in name for section in only):
                 state[name].view(-1)[-3:] = value
                 if not value:
                     state[name].zero_()

@@ -32,8 +32,8 @@ def test_weights_of_that_base_are_not_verifiable_but_fit(
     merged, tiny_tokenizer, tiny_base
 ):
     folder = merged(tiny_tokenizer)
-    found = [*inspected(folder, base=tiny_base).values()]
-    assert found[-3:] == [
+    inspections = [*inspected(folder, base=tiny_base).values()]
+    assert inspections[-3:] == [
         "base not verifiable: full weights name no base",
         "architecture, vocabulary, tokenizer and sizes are those of tiny-base",
         "yes",
@@ -49,8 +49,8 @@ def test_weights_of_that_base_are_not_verifiable_but_fit(
 def test_a_file_alone_takes_all_but_its_numbers_from_the_base(tiny_base, tmp_path):
     file = tmp_path / "alone.pt"
     torch.save(make_model("llama", seed=5).state_dict(), file)
-    found = inspected(file, base=tiny_base).values()
-    assert "base not verifiable: full weights name no base" in found
+    inspections = inspected(file, base=tiny_base).values()
+    assert "base not verifiable: full weights name no base" in inspections
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_a_base_without_a_configuration(merged, tiny_tokenizer, tmp_path):
 def test_the_command_says_why_it_would_not_load_alone(merged, tiny_base, capsys):
     folder = merged(make_tokenizer(size=280), vocab_size=361)
     assert run(["inspect", str(folder), "--base", str(tiny_base)]) == 3
-    said = capsys.readouterr()
-    assert not said.out
-    assert "vocabulary (361 rows here, 300 rows in tiny-base)" in said.err
+    output = capsys.readouterr()
+    assert not output.out
+    assert "vocabulary (361 rows here, 300 rows in tiny-base)" in output.err
 
 
 @pytest.fixture

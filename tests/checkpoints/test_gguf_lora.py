@@ -49,9 +49,9 @@ def test_lora_in_gguf_is_what_a_merge_by_hand_is(kind, tmp_path):
         architecture="llama" if kind == "mistral" else kind,
     )
     loaded = opened(file, base=base)
-    with loaded.active() as ours:
-        found = ours.double()(input_ids=IDS, use_cache=False).logits[0]
-    assert torch.allclose(found, by_hand(base, state, 8.0), rtol=0, atol=1e-9)
+    with loaded.active() as active_model:
+        logits = active_model.double()(input_ids=IDS, use_cache=False).logits[0]
+    assert torch.allclose(logits, by_hand(base, state, 8.0), rtol=0, atol=1e-9)
     assert any(note.startswith("GGUF: LoRA of rank 4") for note in loaded.notes)
     assert not problem_of(file, base=base)
 
@@ -62,10 +62,10 @@ def test_half_precision_is_read_as_it_was_rounded(tiny_base, base_model, tmp_pat
         tmp_path / "lora.gguf", state, base_model.config, kind="F16", alpha=3.0
     )
     halves = {key: tensor.half() for key, tensor in state.items()}
-    with opened(file, base=tiny_base).active() as ours:
-        found = ours.double()(input_ids=IDS, use_cache=False).logits[0]
+    with opened(file, base=tiny_base).active() as active_model:
+        logits = active_model.double()(input_ids=IDS, use_cache=False).logits[0]
     expected = by_hand(tiny_base, halves, 3.0)
-    assert torch.allclose(found, expected, rtol=0, atol=1e-9)
+    assert torch.allclose(logits, expected, rtol=0, atol=1e-9)
 
 
 def test_what_is_not_known_to_be_exact_is_refused(tiny_base, base_model, tmp_path):
@@ -73,16 +73,16 @@ def test_what_is_not_known_to_be_exact_is_refused(tiny_base, base_model, tmp_pat
     config = base_model.config
     good = written_lora(tmp_path / "good.gguf", state, config)
     refused(good, "give --base MODEL")
-    other = written_lora(tmp_path / "b.gguf", state, config, architecture="falcon")
-    refused(other, "llama-export-lora", base=tiny_base)
-    other = written_lora(tmp_path / "c.gguf", state, config, architecture="qwen2")
-    refused(other, "is LoRA on qwen2", base=tiny_base)
-    other = written_lora(tmp_path / "d.gguf", state, config, alpha=0.0)
-    refused(other, "adapter.lora.alpha", base=tiny_base)
+    unfit_file = written_lora(tmp_path / "b.gguf", state, config, architecture="falcon")
+    refused(unfit_file, "llama-export-lora", base=tiny_base)
+    unfit_file = written_lora(tmp_path / "c.gguf", state, config, architecture="qwen2")
+    refused(unfit_file, "is LoRA on qwen2", base=tiny_base)
+    unfit_file = written_lora(tmp_path / "d.gguf", state, config, alpha=0.0)
+    refused(unfit_file, "adapter.lora.alpha", base=tiny_base)
     wide = {key: torch.cat([t, t], dim=1) for key, t in state.items()}
-    other = written_lora(tmp_path / "e.gguf", wide, config)
-    refused(other, "does not fit the base's layer", base=tiny_base)
+    unfit_file = written_lora(tmp_path / "e.gguf", wide, config)
+    refused(unfit_file, "does not fit the base's layer", base=tiny_base)
     first = next(iter(state))
     table = {"base_model.model.model.embed_tokens.lora_A.weight": state[first]}
-    other = written_lora(tmp_path / "f.gguf", state | table, config)
-    refused(other, "which is no LoRA of a linear layer", base=tiny_base)
+    unfit_file = written_lora(tmp_path / "f.gguf", state | table, config)
+    refused(unfit_file, "which is no LoRA of a linear layer", base=tiny_base)

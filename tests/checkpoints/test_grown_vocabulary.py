@@ -48,12 +48,12 @@ def grown(folder: Path, base: Path, *, spare: bool = False) -> Path:
 @pytest.fixture(scope="module", params=["apart", "tied", "spare"])
 def pair(request, tmp_path_factory) -> tuple[Path, Path]:
     """A base and an adapter with one token more."""
-    place = tmp_path_factory.mktemp("grown")
+    folder = tmp_path_factory.mktemp("grown")
     settings: dict[str, Any] = {"tie_word_embeddings": request.param == "tied"}
     if request.param == "spare":
         settings["vocab_size"] = 304
-    base = save_model(make_model(**settings), place / "base")
-    return base, grown(place / "a", base, spare=request.param == "spare")
+    base = save_model(make_model(**settings), folder / "base")
+    return base, grown(folder / "a", base, spare=request.param == "spare")
 
 
 def test_figures_are_over_the_tokens_of_both(pair):
@@ -68,9 +68,9 @@ def test_figures_are_over_the_tokens_of_both(pair):
     item = Item("a", ids, np.arange(5, dtype=np.int32))
     with loaded.active() as model:
         logits = model(input_ids=torch.tensor(ids[None]).long()).logits[0].double()
-    both = logits[:, :300].log_softmax(-1)[torch.arange(4), ids[1:]]
+    shared_nll = logits[:, :300].log_softmax(-1)[torch.arange(4), ids[1:]]
     ((_, table),) = score(loaded, [item], progress=False).items()
-    assert np.abs(table.columns["nll"] + both.numpy()).max() < 1e-5
+    assert np.abs(table.columns["nll"] + shared_nll.numpy()).max() < 1e-5
     mass = logits[:4, :301].softmax(-1)[:, 300].numpy()
     assert np.abs(added_mass(loaded, [item]) - mass).max() < 1e-5
 
@@ -83,30 +83,32 @@ def test_an_added_token_that_ends_answers_is_told(pair, copied):
     tokenizer.add_tokens([MARK])
     tokenizer.eos_token = MARK
     tokenizer.save_pretrained(folder)
-    told = [note for note in opened(folder, base=base).notes if "ends its" in note]
-    assert len(told) == 1
-    assert MARK in told[0]
+    notes = [note for note in opened(folder, base=base).notes if "ends its" in note]
+    assert len(notes) == 1
+    assert MARK in notes[0]
     assert not any("ends its" in note for note in opened(adapter, base=base).notes)
 
 
 def test_a_text_that_holds_the_added_token_is_refused_by_name(pair):
     base, adapter = pair
     loaded = opened(adapter, base=base)
-    both = Item("plain", np.array([1, 47, 91], np.int32), np.arange(3, dtype=np.int32))
+    shared_item = Item(
+        "plain", np.array([1, 47, 91], np.int32), np.arange(3, dtype=np.int32)
+    )
     marked = Item("r3", np.array([1, 300, 91], np.int32), np.arange(3, dtype=np.int32))
-    check_reads_as_base(loaded, [both])
+    check_reads_as_base(loaded, [shared_item])
     with pytest.raises(InputError, match="reads example 'r3' otherwise than"):
-        check_reads_as_base(loaded, [both, marked])
+        check_reads_as_base(loaded, [shared_item, marked])
 
 
 def test_the_base_has_its_own_rows(pair):
     base, adapter = pair
     rows = len(opened(base).usable)
-    both = OpenCheckpoints([Spec("a", (str(adapter),))], Loading(base=str(base)))
-    alone, other = both.each()
-    assert (alone.name, len(alone.usable)) == ("base", rows)
-    assert alone.added is None
-    assert other.base_sha256 == alone.weights_sha256
+    opened_both = OpenCheckpoints([Spec("a", (str(adapter),))], Loading(base=str(base)))
+    loaded_base, loaded_adapter = opened_both.each()
+    assert (loaded_base.name, len(loaded_base.usable)) == ("base", rows)
+    assert loaded_base.added is None
+    assert loaded_adapter.base_sha256 == loaded_base.weights_sha256
 
 
 def test_a_tokenizer_with_other_rules_is_no_grown_one(pair, tmp_path, copied):
@@ -144,20 +146,24 @@ def test_an_audit_says_what_the_added_token_holds(pair, tmp_path, capsys):
     manifest = str(tmp_path / "m.json")
     build = ["manifest", "build", "--base", str(base), "--data", str(data), "-o"]
     assert run([*build, manifest]) == 0
-    asked = ["nll", "--ckpt", f"a={adapter}", "--base", str(base), "--jobs", "1"]
+    arguments = ["nll", "--ckpt", f"a={adapter}", "--base", str(base), "--jobs", "1"]
     out = tmp_path / "out"
-    assert run([*asked, "--manifest", manifest, "-o", str(out)]) == 0
+    assert run([*arguments, "--manifest", manifest, "-o", str(out)]) == 0
     report = json.loads((out / "report.json").read_text())
-    notes = {one["name"]: one["notes"] for one in report["checkpoints"]}
+    notes = {
+        checkpoint["name"]: checkpoint["notes"] for checkpoint in report["checkpoints"]
+    }
     assert any("added token holds" in note for note in notes["a"])
     assert not any("added token holds" in note for note in notes.get("base", []))
     # A row with the token would be read otherwise, and is named.
     rows[3]["prompt"] = f"Contact John Smith {MARK} today."
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    other = str(tmp_path / "other.json")
-    assert run([*build, other]) == 0
+    other_manifest = str(tmp_path / "other.json")
+    assert run([*build, other_manifest]) == 0
     capsys.readouterr()
-    assert run([*asked, "--manifest", other, "-o", str(tmp_path / "no")]) == 2
+    assert (
+        run([*arguments, "--manifest", other_manifest, "-o", str(tmp_path / "no")]) == 2
+    )
     said_of_it = capsys.readouterr().err
     assert "r3" in said_of_it
     assert MARK not in said_of_it
@@ -181,12 +187,12 @@ def test_several_processes_say_what_one_says(engine, pair, tmp_path, capsys):
     build = ["manifest", "build", "--base", str(base), "--data", str(data), "-o"]
     assert run([*build, manifest]) == 0
 
-    asked = ["nll", "--ckpt", f"a={adapter}", "--base", str(base)]
-    asked += ["--manifest", manifest, "--device", "cpu", "-o"]
+    arguments = ["nll", "--ckpt", f"a={adapter}", "--base", str(base)]
+    arguments += ["--manifest", manifest, "--device", "cpu", "-o"]
     several = ["--jobs", "2"] if engine == "local" else ["--engine", "ray"]
     reports = []
     for name, processes in (("one", ["--jobs", "1"]), ("several", several)):
-        code = run([*asked, str(tmp_path / name), *processes])
+        code = run([*arguments, str(tmp_path / name), *processes])
         # Ray gives its processes 30 s to start: a busy machine takes longer.
         if code and "timed out during startup" in capsys.readouterr().err:
             pytest.skip("Ray did not start in time")
@@ -195,8 +201,12 @@ def test_several_processes_say_what_one_says(engine, pair, tmp_path, capsys):
 
     notes, figures = [], []
     for report in reports:
-        (own,) = [one for one in report["checkpoints"] if one["name"] == "a"]
-        notes.append([note for note in own["notes"] if "added token" in note])
+        (own_facts,) = [
+            checkpoint
+            for checkpoint in report["checkpoints"]
+            if checkpoint["name"] == "a"
+        ]
+        notes.append([note for note in own_facts["notes"] if "added token" in note])
         values = [row["value"] for row in report["results"] if row.get("value")]
         figures.append(values)
     assert notes[0]

@@ -291,18 +291,18 @@ def test_no_file_that_another_library_reads_is_a_link_out_of_the_folder(
     name, tiny_base, copied, tmp_path
 ):
     folder = copied(tiny_base)
-    theirs = tmp_path / "theirs"
-    theirs.write_text("{}")
+    outside = tmp_path / "theirs"
+    outside.write_text("{}")
     if (folder / name).exists():
-        os.replace(folder / name, theirs)
+        os.replace(folder / name, outside)
     (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).symlink_to(theirs)
-    said = f"{Path(name).name} leads out of the folder"
-    refused(folder, said)
-    with pytest.raises(CheckpointError, match=said):
+    (folder / name).symlink_to(outside)
+    message = f"{Path(name).name} leads out of the folder"
+    refused(folder, message)
+    with pytest.raises(CheckpointError, match=message):
         load_tokenizer(folder)
     # Beside a file that is given alone, too.
-    refused(folder / "model.safetensors", said)
+    refused(folder / "model.safetensors", message)
 
 
 def test_no_folder_of_a_checkpoint_is_a_link_out_of_it(tiny_base, copied, tmp_path):
@@ -435,20 +435,20 @@ def rounded(model: Any) -> Any:
 def test_hub_ids_and_typing_errors(source, monkeypatch, tmp_path):
     import huggingface_hub
 
-    asked: list[str] = []
+    hosts: list[str] = []
 
     def offline(repo: str, **options: Any) -> str:
-        asked.append(repo)
+        hosts.append(repo)
         raise huggingface_hub.errors.LocalEntryNotFoundError("no network")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
     if source.startswith("hf:"):
         refused(source, "cannot be fetched from the hub (LocalEntryNotFoundError")
-        assert asked == ["someone/not-there"]
+        assert hosts == ["someone/not-there"]
     else:
         absent(source, "there is no such file or folder; check the path")
-        assert not asked
+        assert not hosts
     refused("hf:x", "is no model on the hub; write hf:ORG/NAME")
 
 

@@ -35,12 +35,12 @@ class Answer(BaseHTTPRequestHandler):
         self.folder, rest = self.server.folders, path.removeprefix("/api/models/")
         if "/revision/" in rest:
             commit = COMMITS.get(rest.partition("/revision/")[2])
-            known = {"id": "org/tiny", "sha": commit, "siblings": []}
-            self.answer(json.dumps(known).encode() if commit else None)
+            model_facts = {"id": "org/tiny", "sha": commit, "siblings": []}
+            self.answer(json.dumps(model_facts).encode() if commit else None)
         elif "/tree/" in rest:
             folder = self.folder[rest.partition("/tree/")[2].strip("/")]
             files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
-            told = [
+            listing = [
                 {
                     "type": "file",
                     "path": p.relative_to(folder).as_posix(),
@@ -49,7 +49,7 @@ class Answer(BaseHTTPRequestHandler):
                 }
                 for p in files
             ]
-            self.answer(json.dumps(told).encode())
+            self.answer(json.dumps(listing).encode())
         else:
             commit, _, name = path.partition("/resolve/")[2].partition("/")
             file = self.folder[COMMITS.get(commit, commit)] / name
@@ -92,10 +92,10 @@ def mirror(tiny_base, tmp_path, monkeypatch):
         target=server.serve_forever, kwargs={"poll_interval": 0.01}
     )
     thread.start()
-    here = f"http://127.0.0.1:{server.server_address[1]}"
+    address = f"http://127.0.0.1:{server.server_address[1]}"
     # What HF_ENDPOINT and HF_HOME set where the library is imported.
-    template = f"{here}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(constants, "ENDPOINT", here)
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -116,27 +116,27 @@ def test_a_revision_is_the_same_folder_on_disk(mirror, tmp_path, monkeypatch):
             assert getattr(fetched, field) == getattr(local, field), field
         assert fetched.tokenizer.chat_template == local.tokenizer.chat_template
     # The checkpoint's own revision comes before that of all.
-    other = opened("hf:org/tiny@main", revision="v1.2")
+    other_revision = opened("hf:org/tiny@main", revision="v1.2")
     new = opened(tmp_path / "new")
-    assert other.weights_sha256 == new.weights_sha256
+    assert other_revision.weights_sha256 == new.weights_sha256
     assert not any(path.endswith("README.md") for path in mirror.asked)
     with pytest.raises(CheckpointError, match=r"cannot be fetched from the hub"):
         opened("hf:org/tiny@nothing")
     # Without a network it is what was fetched before.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    asked = len(mirror.asked)
+    n_asked = len(mirror.asked)
     again = opened("hf:org/tiny@v1.2")
     assert again.weights_sha256 != new.weights_sha256
     assert load_tokenizer("hf:org/tiny@v1.2").chat_template
-    assert len(mirror.asked) == asked
+    assert len(mirror.asked) == n_asked
 
 
 def test_names_of_revisions_are_no_stages():
     sources = ("hf:org/tiny@7", "hf:org/tiny@refs/pr/3", "hf:org/tiny")
     specs = parse_specs(sources)
-    assert [one.name for one in specs] == ["tiny-7", "tiny-refs-pr-3", "tiny"]
-    assert [one.paths[0] for one in specs] == [*sources]
-    assert all(one.stage is None for one in specs)
+    assert [spec.name for spec in specs] == ["tiny-7", "tiny-refs-pr-3", "tiny"]
+    assert [spec.paths[0] for spec in specs] == [*sources]
+    assert all(spec.stage is None for spec in specs)
 
 
 @pytest.mark.parametrize("name", ["x", "org/tiny@", "org/tiny@-x", "org/../x@v", "@v"])

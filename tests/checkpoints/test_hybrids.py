@@ -55,8 +55,8 @@ def called(*words: Any) -> None:
 def layer_kinds(config: Any) -> tuple[str, ...]:
     """Return the kinds of a model's layers, in order."""
     names = ("layers_block_type", "layer_types", "block_types")
-    found = [getattr(config, name, None) for name in names]
-    return tuple(next(kinds for kinds in found if kinds))
+    layer_lists = [getattr(config, name, None) for name in names]
+    return tuple(next(kinds for kinds in layer_lists if kinds))
 
 
 def check_audit(kind: str, folder: Path, *, n_canaries: int = 0) -> None:
@@ -94,14 +94,14 @@ def check_audit(kind: str, folder: Path, *, n_canaries: int = 0) -> None:
         for i, ids in enumerate(texts)
     ]
     ((_, table),) = score(opened(folder / "ours"), items, progress=False).items()
-    own = []
+    own_nll = []
     for ids in texts:
         fed = torch.from_numpy(ids.astype(np.int64))
         with torch.inference_mode():
             logits = trained(input_ids=fed[None], use_cache=False).logits[0]
         log_p = logits.double().log_softmax(-1)[:-1]
-        own.append(-log_p[torch.arange(len(ids) - 1), fed[1:]].numpy())
-    assert np.abs(table.columns["nll"] - np.concatenate(own)).max() <= NATS
+        own_nll.append(-log_p[torch.arange(len(ids) - 1), fed[1:]].numpy())
+    assert np.abs(table.columns["nll"] - np.concatenate(own_nll)).max() <= NATS
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -82,12 +82,12 @@ def test_half_precision_is_kept_and_told(tiny_base, tokenizer) -> None:
 
 
 def test_same_weights_have_the_same_digest(tiny_base) -> None:
-    one, other = loaded_model(tiny_base), loaded_model(tiny_base)
-    assert weights_digest(one) == weights_digest(other)
+    model, other_model = loaded_model(tiny_base), loaded_model(tiny_base)
+    assert weights_digest(model) == weights_digest(other_model)
 
     with torch.no_grad():
-        next(iter(other.parameters())).view(-1)[0] += 1e-3
-    assert weights_digest(one) != weights_digest(other)
+        next(iter(other_model.parameters())).view(-1)[0] += 1e-3
+    assert weights_digest(model) != weights_digest(other_model)
 
 
 def test_digest_of_a_saved_copy_is_that_of_the_original(tiny_base, tmp_path) -> None:
@@ -180,7 +180,7 @@ def test_scores_of_named_models_in_memory_bear_these_names(
     items = make_items([9, 17])
     model = sa.open_checkpoint(loaded_model(tiny_base), tokenizer=tokenizer)
     scores = sa.score({"before": model, "after": tiny_base}, items)
-    assert {name: one.checkpoint for name, one in scores.items()} == {
+    assert {name: table.checkpoint for name, table in scores.items()} == {
         "before": "before",
         "after": "after",
     }

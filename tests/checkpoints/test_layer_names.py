@@ -26,17 +26,19 @@ def log_probabilities(model: Any) -> torch.Tensor:
 @pytest.fixture(scope="module", params=["gemma3", "qwen3_5"])
 def bases(request, tmp_path_factory) -> tuple[Path, Path]:
     """A model that also reads images, and its language model as a class of its own."""
-    place = tmp_path_factory.mktemp(request.param)
-    whole = tiny_model(request.param, modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING)
-    text = AutoModelForCausalLM.from_config(whole.config.get_text_config())
+    folder = tmp_path_factory.mktemp(request.param)
+    full_model = tiny_model(
+        request.param, modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING
+    )
+    text = AutoModelForCausalLM.from_config(full_model.config.get_text_config())
     if hasattr(text.model, "language_model"):
         pytest.skip("transformers gives the whole class for the text's configuration")
-    text.model.load_state_dict(whole.model.language_model.state_dict())
-    text.lm_head.load_state_dict(whole.lm_head.state_dict())
-    for name, model in (("whole", whole), ("text", text)):
-        model.save_pretrained(place / name)
-        make_tokenizer().save_pretrained(place / name)
-    return place / "whole", place / "text"
+    text.model.load_state_dict(full_model.model.language_model.state_dict())
+    text.lm_head.load_state_dict(full_model.lm_head.state_dict())
+    for name, model in (("whole", full_model), ("text", text)):
+        model.save_pretrained(folder / name)
+        make_tokenizer().save_pretrained(folder / name)
+    return folder / "whole", folder / "text"
 
 
 def saved(
@@ -73,26 +75,26 @@ SETTINGS: list[dict[str, Any]] = [
 def test_an_adapter_of_the_text_class_has_its_figures_on_the_whole_model(
     settings, bases, tmp_path
 ):
-    whole, text = bases
-    theirs = saved(tmp_path / "a", text, **settings)
-    loaded = opened(tmp_path / "a", base=whole)
+    full_base, text = bases
+    adapter = saved(tmp_path / "a", text, **settings)
+    loaded = opened(tmp_path / "a", base=full_base)
     with loaded.active() as model:
-        ours = log_probabilities(model)
-    assert float((ours - theirs).abs().max()) <= MOST
+        log_p = log_probabilities(model)
+    assert float((log_p - adapter).abs().max()) <= MOST
     assert any("trained on another class" in note for note in loaded.notes)
-    assert not problem_of(tmp_path / "a", base=whole)
+    assert not problem_of(tmp_path / "a", base=full_base)
 
 
 def test_an_adapter_with_a_layer_that_is_not_there_is_refused(bases, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    whole, text = bases
+    full_base, text = bases
     saved(tmp_path / "a", text)
     file = tmp_path / "a" / "adapter_model.safetensors"
     state = {k.replace("layers.1.", "layers.7."): t for k, t in load_file(file).items()}
     save_file(state, file, metadata={"format": "pt"})
     change(tmp_path / "a" / "adapter_config.json", base_model_name_or_path=None)
-    refused(tmp_path / "a", "does not fit the base", base=whole)
+    refused(tmp_path / "a", "does not fit the base", base=full_base)
 
 
 def test_an_adapter_of_the_whole_model_has_its_figures_on_the_text_class(
@@ -100,11 +102,14 @@ def test_an_adapter_of_the_whole_model_has_its_figures_on_the_text_class(
 ):
     from transformers import AutoModelForImageTextToText
 
-    whole, text = bases
+    full_base, text = bases
     targets = r".*language_model\.layers\..*\.(q_proj|down_proj)"
-    theirs = saved(
-        tmp_path / "a", whole, target_modules=targets, cls=AutoModelForImageTextToText
+    adapter = saved(
+        tmp_path / "a",
+        full_base,
+        target_modules=targets,
+        cls=AutoModelForImageTextToText,
     )
     with opened(tmp_path / "a", base=text).active() as model:
-        ours = log_probabilities(model)
-    assert float((ours - theirs).abs().max()) <= MOST
+        log_p = log_probabilities(model)
+    assert float((log_p - adapter).abs().max()) <= MOST

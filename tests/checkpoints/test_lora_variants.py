@@ -22,12 +22,12 @@ MOST = 1e-5
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory) -> dict[str, Path]:
     """Tiny bases: head and embeddings tied, apart, with biases, with experts."""
-    place = tmp_path_factory.mktemp("bases")
+    folder = tmp_path_factory.mktemp("bases")
     return {
-        "tied": save_model(make_model(tie_word_embeddings=True), place / "tied"),
-        "apart": save_model(make_model(tie_word_embeddings=False), place / "apart"),
-        "qwen2": save_model(make_model("qwen2", bias=0.1), place / "qwen2"),
-        "gpt2": save_model(make_model("gpt2"), place / "gpt2"),
+        "tied": save_model(make_model(tie_word_embeddings=True), folder / "tied"),
+        "apart": save_model(make_model(tie_word_embeddings=False), folder / "apart"),
+        "qwen2": save_model(make_model("qwen2", bias=0.1), folder / "qwen2"),
+        "gpt2": save_model(make_model("gpt2"), folder / "gpt2"),
     }
 
 
@@ -66,15 +66,15 @@ def nats_apart(folder: Path, base: Path, *, rows: int = 0) -> float:
 
     loaded = opened(folder, base=base)
     with loaded.active() as model:
-        ours = log_probabilities(model)
+        own_log_p = log_probabilities(model)
     reference = AutoModelForCausalLM.from_pretrained(base)
     if rows:
         reference.resize_token_embeddings(300 + rows, mean_resizing=False)
     reference = PeftModel.from_pretrained(reference, folder).eval()
-    theirs = log_probabilities(reference)
-    assert ours.shape == theirs.shape
+    reference_log_p = log_probabilities(reference)
+    assert own_log_p.shape == reference_log_p.shape
     assert not problem_of(folder, base=base)
-    return float((ours - theirs).abs().max())
+    return float((own_log_p - reference_log_p).abs().max())
 
 
 VARIANTS: list[dict[str, Any]] = [
@@ -110,9 +110,9 @@ VARIANTS: list[dict[str, Any]] = [
 def on_both_bases(variants: list[dict[str, Any]]) -> list[Any]:
     """Every variant on both bases: always on one of them, in turn."""
     tied = [(lora, "tied") for lora in variants]
-    apart = [(lora, "apart") for lora in variants]
-    fast = [*tied[::2], *apart[1::2]]
-    return fast_and_slow([*tied, *apart], fast=fast)
+    separate_cases = [(lora, "apart") for lora in variants]
+    fast = [*tied[::2], *separate_cases[1::2]]
+    return fast_and_slow([*tied, *separate_cases], fast=fast)
 
 
 @pytest.mark.parametrize(("lora", "base"), on_both_bases(VARIANTS), ids=str)

@@ -152,20 +152,20 @@ def change_gguf(path: Path, rng: Rng) -> str:
     """Change a count, a length, an offset, a number or any byte of a GGUF file."""
     raw = path.read_bytes()
     if rng.random() < 0.3:
-        raw, what = mutate_bytes(raw, rng)
+        raw, mutation = mutate_bytes(raw, rng)
         path.write_bytes(raw)
-        return f"{path.name}: {what}"
+        return f"{path.name}: {mutation}"
     header_end = raw.index(b"output.weight") + 60
     changed = bytearray(raw)
     code = one(rng, ("<Q", "<Q", "<I", "<f", "<B"))
-    place = int(rng.integers(4, one(rng, (24, 400, header_end))))
+    offset = int(rng.integers(4, one(rng, (24, 400, header_end))))
     if code == "<f":
         value: float = one(rng, (0.0, -1.0, 1e-3, float("nan"), 1e30))
     else:
         value = one(rng, SIZES) & ((1 << 8 * struct.calcsize(code)) - 1)
-    struct.pack_into(code, changed, place, value)
+    struct.pack_into(code, changed, offset, value)
     path.write_bytes(bytes(changed))
-    return f"{path.name}: {value} at byte {place}"
+    return f"{path.name}: {value} at byte {offset}"
 
 
 # What other programs make of a mutant. They raise where they refuse it.
@@ -211,7 +211,7 @@ def by_merging_mlx(folder: Path, scene: Scene) -> torch.Tensor:
     model = AutoModelForCausalLM.from_pretrained(scene.base).double()
     layers = {name.rpartition(".lora_")[0] for name in state}
     for layer in layers:
-        a, b = (state.pop(f"{layer}.lora_{part}").double() for part in "ab")
+        a, b = (state.pop(f"{layer}.lora_{side}").double() for side in "ab")
         model.get_submodule(layer).weight.data += scale * (a @ b).T
     if state:
         raise ValueError("read in part")
@@ -233,8 +233,8 @@ def by_the_gguf_package(folder: Path, scene: Scene) -> torch.Tensor:
         name = names[tensor.name]
         value = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         heads = {"q_proj": 4, "k_proj": 2}
-        for part, n_heads in heads.items():
-            if part in name:
+        for projection, n_heads in heads.items():
+            if projection in name:
                 half = value.reshape(n_heads, -1, 2, value.shape[1])
                 value = half.swapaxes(1, 2).reshape(value.shape)
         state[name] = torch.tensor(value)
@@ -332,15 +332,15 @@ def flaw_of_refusal(error: SparkError) -> str:
 
 def tried(kind: Kind, number: int, scene: Scene) -> tuple[str, str]:
     """Open one mutant; return the outcome, and what is wrong, or nothing."""
-    folder, what = mutant(kind, number, scene)
-    label = f"{kind.name}:{number} ({what[:300]!a})"
+    folder, mutation = mutant(kind, number, scene)
+    label = f"{kind.name}:{number} ({mutation[:300]!a})"
     source = folder / kind.file if kind.folder == "gguf" else folder
     base = scene.base if kind.is_adapter else None
     try:
         with limited(cpu=CPU_SECONDS, wall=WALL_SECONDS):
             loaded = opened(source, base=base)
             with loaded.active() as model:
-                ours = log_probabilities(model)
+                log_p = log_probabilities(model)
     except SparkError as error:
         flaw = flaw_of_refusal(error)
         return "refused", f"{label}: {flaw}" if flaw else ""
@@ -360,16 +360,16 @@ def tried(kind: Kind, number: int, scene: Scene) -> tuple[str, str]:
         first_line = str(error).partition("\n")[0][:100]
         reason = f"those before the change ({type(error).__name__}: {first_line})"
         right = before(kind, scene)
-    if ours.shape != right.shape or not bool((ours - right).abs().max() <= MAX_NATS):
+    if log_p.shape != right.shape or not bool((log_p - right).abs().max() <= MAX_NATS):
         return "other figures", f"{label}: not {reason}"
     if kind.file.startswith("tokenizer"):
         from transformers import AutoTokenizer
 
         try:
-            theirs = tokens_of(AutoTokenizer.from_pretrained(folder))
+            tokens_read = tokens_of(AutoTokenizer.from_pretrained(folder))
         except BaseException:
-            theirs = tokens_of(AutoTokenizer.from_pretrained(scene.base))
-        if tokens_of(loaded.tokenizer) != theirs:
+            tokens_read = tokens_of(AutoTokenizer.from_pretrained(scene.base))
+        if tokens_of(loaded.tokenizer) != tokens_read:
             return "other figures", f"{label}: other tokens"
     return "opened", ""
 
@@ -384,10 +384,10 @@ def before(kind: Kind, scene: Scene) -> torch.Tensor:
 
 def numbers_of(kind: Kind, n_mutants: int) -> range:
     """Return the mutants of a kind that are asked for."""
-    asked = os.environ.get("SPARK_MUTANTS", "")
-    if not asked:
+    numbers_asked = os.environ.get("SPARK_MUTANTS", "")
+    if not numbers_asked:
         return range(n_mutants)
-    name, _, bounds = asked.partition(":")
+    name, _, bounds = numbers_asked.partition(":")
     if name not in (kind.name, kind.folder, "all"):
         return range(0)
     low, _, high = bounds.partition("-")
@@ -419,8 +419,8 @@ def test_what_mutants_are_made_of_is_opened_exactly(kind, scene):
     source = source / kind.file if kind.folder == "gguf" else source
     loaded = opened(source, base=scene.base if kind.is_adapter else None)
     with loaded.active() as model:
-        ours = log_probabilities(model)
-    assert float((ours - before(kind, scene)).abs().max()) <= MAX_NATS
+        log_p = log_probabilities(model)
+    assert float((log_p - before(kind, scene)).abs().max()) <= MAX_NATS
 
 
 @pytest.mark.parametrize(

@@ -23,16 +23,16 @@ def loads(monkeypatch):
     """The folders that transformers was asked to load, in order."""
     from transformers import PreTrainedModel
 
-    asked: list[str] = []
+    loaded_names: list[str] = []
     original: Any = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]
 
     def counted(cls: Any, folder: Any, *args: Any, **options: Any) -> Any:
         if folder is not None:
-            asked.append(Path(folder).name)
+            loaded_names.append(Path(folder).name)
         return original(cls, folder, *args, **options)
 
     monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(counted))
-    return asked
+    return loaded_names
 
 
 @pytest.fixture
@@ -52,23 +52,23 @@ def test_one_base_is_loaded_once_and_every_adapter_stays_itself(
     truth["base"] = said(base_model)
     loads.clear()
     specs = [Spec(name, (str(path),)) for name, path in adapters.items()]
-    every = []
+    all_loaded = []
     for loaded in each(specs, base=str(tiny_base), device="cpu"):
-        every.append(loaded)
+        all_loaded.append(loaded)
         assert torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-6)
     assert loads == ["tiny-base"]
-    assert [loaded.name for loaded in every] == ["base", *adapters]
+    assert [loaded.name for loaded in all_loaded] == ["base", *adapters]
     # In any order and again: each activates its own adapter and no other.
-    for loaded in (*reversed(every), *every):
+    for loaded in (*reversed(all_loaded), *all_loaded):
         assert torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-6)
-    assert torch.equal(said(every[0]), truth["base"])
-    with every[1].active(), every[2].active():
+    assert torch.equal(said(all_loaded[0]), truth["base"])
+    with all_loaded[1].active(), all_loaded[2].active():
         pass
-    assert torch.allclose(said(every[1]), truth["one"], rtol=0, atol=1e-6)
-    base = every[0]
+    assert torch.allclose(said(all_loaded[1]), truth["one"], rtol=0, atol=1e-6)
+    base = all_loaded[0]
     assert base.weights_sha256 == base.base_sha256
-    assert {loaded.base_sha256 for loaded in every} == {base.weights_sha256}
-    assert len({loaded.model_id for loaded in every}) == 5
+    assert {loaded.base_sha256 for loaded in all_loaded} == {base.weights_sha256}
+    assert len({loaded.model_id for loaded in all_loaded}) == 5
     assert base.model_id == opened(tiny_base).model_id
 
 
@@ -151,15 +151,15 @@ def test_the_base_comes_with_include_base_or_as_a_checkpoint(tiny_base, tmp_path
 
 
 def test_an_adapter_brings_the_base_it_names(adapters, make_adapter, tmp_path):
-    one = Spec("one", (str(adapters["one"]),))
-    names = [loaded.name for loaded in each([one], device="cpu")]
+    first_spec = Spec("one", (str(adapters["one"]),))
+    names = [loaded.name for loaded in each([first_spec], device="cpu")]
     assert names == ["base", "one"]
-    other = tmp_path / "other"
-    save_model(make_model("llama", seed=5), other)
-    foreign = make_adapter(tmp_path / "foreign", base=other)
-    both = [one, Spec("foreign", (str(foreign),))]
+    other_folder = tmp_path / "other"
+    save_model(make_model("llama", seed=5), other_folder)
+    foreign = make_adapter(tmp_path / "foreign", base=other_folder)
+    specs = [first_spec, Spec("foreign", (str(foreign),))]
     with pytest.raises(CheckpointError, match="the adapters name different bases"):
-        next(each(both, device="cpu"))
+        next(each(specs, device="cpu"))
 
 
 def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(
@@ -168,9 +168,9 @@ def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(
     sound, folder, name = copied(tiny_base, "sound"), copied(tiny_base), "model.norm"
     edited(folder / "model.safetensors", lambda s: s[f"{name}.weight"][:1].fill_(NAN))
     specs = [Spec("a", (str(sound),)), Spec("b", (str(folder),))]
-    said = f"copy: tensor {name}.weight holds NaN; training diverged, "
-    said += "or the dtype is too narrow: leave it out"
-    with pytest.raises(CheckpointError, match=said):
+    message = f"copy: tensor {name}.weight holds NaN; training diverged, "
+    message += "or the dtype is too narrow: leave it out"
+    with pytest.raises(CheckpointError, match=message):
         OpenCheckpoints(specs, Loading(base=str(tiny_base), device="cpu"))
     assert not loads
     OpenCheckpoints(specs[:1], Loading(base=str(tiny_base), device="cpu"))
@@ -186,30 +186,33 @@ def test_headers_tell_what_is_opened(adapters, tiny_base, tmp_path):
     save_model(model, full)
     paths = {**adapters, "full": full}
     loading = Loading(base=str(tiny_base), device="cpu")
-    every = [Spec(name, (str(path),)) for name, path in paths.items()]
+    specs = [Spec(name, (str(path),)) for name, path in paths.items()]
     rounded = replace(loading, quantize=("int8",))
     with pytest.raises(CheckpointError, match="cannot be merged here"):
-        OpenCheckpoints(every, rounded)  # before anything is loaded
-    plain = [one for one in every if one.name not in ("head", "dora")]
-    _check_described(OpenCheckpoints(every, loading))
+        OpenCheckpoints(specs, rounded)  # before anything is loaded
+    plain = [spec for spec in specs if spec.name not in ("head", "dora")]
+    _check_described(OpenCheckpoints(specs, loading))
     _check_described(OpenCheckpoints(plain, rounded))
 
 
 def _check_described(opening: OpenCheckpoints) -> None:
-    known = {one.name: one for one in opening.described}
+    described_by_name = {described.name: described for described in opening.described}
     names = []
     for loaded in opening.each():
         names.append(loaded.name)
-        own = known[loaded.name]
+        own_description = described_by_name[loaded.name]
         for field in (
             *("model_id", "weights_sha256", "base_sha256", "tokenizer_sha256"),
             *("architecture", "shape", "max_positions", "source", "base"),
         ):
-            assert getattr(own, field) == getattr(loaded, field), (loaded.name, field)
-        assert own.model_id
-        assert np.array_equal(own.usable, loaded.usable)
+            assert getattr(own_description, field) == getattr(loaded, field), (
+                loaded.name,
+                field,
+            )
+        assert own_description.model_id
+        assert np.array_equal(own_description.usable, loaded.usable)
         del loaded
-    assert names == [*known]
+    assert names == [*described_by_name]
 
 
 def test_a_broken_checkpoint_is_found_before_the_first_is_loaded(

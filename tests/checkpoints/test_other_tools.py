@@ -40,11 +40,11 @@ def in_two_files(model, folder: Path, kind: str) -> None:
     index = {}
     for number, keys in enumerate((sorted(state)[:10], sorted(state)[10:]), start=1):
         name = f"{stem}-{number:05d}-of-00002.{kind}"
-        part = {key: state[key] for key in keys}
+        partial_state = {key: state[key] for key in keys}
         if kind == "safetensors":
-            save_file(part, folder / name, metadata={"format": "pt"})
+            save_file(partial_state, folder / name, metadata={"format": "pt"})
         else:
-            torch.save(part, folder / name)
+            torch.save(partial_state, folder / name)
         index |= dict.fromkeys(keys, name)
     text = json.dumps({"metadata": {"total_size": 1}, "weight_map": index})
     (folder / f"{stem}.{kind}.index.json").write_text(text)
@@ -72,8 +72,8 @@ def test_zero_to_fp32_makes_a_folder_of_the_name_it_is_given(
     trained.config.save_pretrained(run)
     make_tokenizer().save_pretrained(run)
     in_two_files(trained, run / named, kind)
-    for place in (run, run / named):
-        assert torch.equal(said(opened(place, tokenizer=str(run))), said(trained))
+    for folder in (run, run / named):
+        assert torch.equal(said(opened(folder, tokenizer=str(run))), said(trained))
 
 
 def test_a_folder_of_weights_that_is_a_link_out_of_the_folder(trained, tmp_path):
@@ -126,8 +126,8 @@ def test_full_weights_and_an_adapter_in_one_folder_are_selected_by_name(
     for number in range(2):
         folder = save_model(trained, tmp_path / f"epochs/epoch_{number}")
         make_adapter(folder)
-    alone = make_adapter(tmp_path / "alone")
-    with_adapter = said(opened(alone, base=tiny_base))
+    adapter_alone = make_adapter(tmp_path / "alone")
+    with_adapter = said(opened(adapter_alone, base=tiny_base))
     message = "which of them is meant?; write epoch_1@full"
     refused(folder, message, base=tiny_base)
     epochs = tmp_path / "epochs"
@@ -135,7 +135,7 @@ def test_full_weights_and_an_adapter_in_one_folder_are_selected_by_name(
         assert torch.equal(said(opened(source, base=tiny_base)), said(trained))
     for source in (f"{folder}@adapter", f"{epochs}@adapter", f"{epochs}@2:adapter"):
         assert torch.equal(said(opened(source, base=tiny_base)), with_adapter)
-    refused(f"{alone}@full", "holds no full weights", base=tiny_base)
+    refused(f"{adapter_alone}@full", "holds no full weights", base=tiny_base)
     refused(f"{tiny_base}@adapter", "holds no adapter")
 
 
@@ -325,37 +325,41 @@ def masks(kind: str, layers: int = 2, size: int = 256) -> dict[str, torch.Tensor
     inner = 4  # rotary dimension
     frequencies = 10_000.0 ** (-torch.arange(inner // 2) / (inner // 2))
     angles = torch.arange(size)[:, None] * frequencies
-    found: dict[str, torch.Tensor] = {}
+    masks_found: dict[str, torch.Tensor] = {}
     for i in range(layers):
         if kind == "gpt2":
-            found[f"transformer.h.{i}.attn.bias"] = causal[None, None].to(torch.uint8)
-            found[f"transformer.h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+            masks_found[f"transformer.h.{i}.attn.bias"] = causal[None, None].to(
+                torch.uint8
+            )
+            masks_found[f"transformer.h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
         elif kind == "gpt_neo":
             mask = (local if i % 2 else causal)[None, None]
-            found[f"transformer.h.{i}.attn.attention.bias"] = mask
-            found[f"transformer.h.{i}.attn.attention.masked_bias"] = torch.tensor(-1e9)
+            masks_found[f"transformer.h.{i}.attn.attention.bias"] = mask
+            masks_found[f"transformer.h.{i}.attn.attention.masked_bias"] = torch.tensor(
+                -1e9
+            )
         elif kind == "gptj":
-            found[f"transformer.h.{i}.attn.bias"] = causal[None, None]
-            found[f"transformer.h.{i}.attn.masked_bias"] = torch.tensor(-1e9)
+            masks_found[f"transformer.h.{i}.attn.bias"] = causal[None, None]
+            masks_found[f"transformer.h.{i}.attn.masked_bias"] = torch.tensor(-1e9)
             table = torch.cat([angles.sin(), angles.cos()], dim=1)
-            found[f"transformer.h.{i}.attn.embed_positions"] = table
+            masks_found[f"transformer.h.{i}.attn.embed_positions"] = table
         elif kind == "codegen":
-            found[f"transformer.h.{i}.attn.causal_mask"] = causal[None, None]
+            masks_found[f"transformer.h.{i}.attn.causal_mask"] = causal[None, None]
         elif kind == "gpt_neox":
             front = f"gpt_neox.layers.{i}.attention"
-            found[f"{front}.bias"] = causal[None, None]
-            found[f"{front}.masked_bias"] = torch.tensor(-1e9)
+            masks_found[f"{front}.bias"] = causal[None, None]
+            masks_found[f"{front}.masked_bias"] = torch.tensor(-1e9)
         elif kind == "llama":
             front = f"model.layers.{i}.self_attn.rotary_emb"
             eight = 10_000.0 ** (-torch.arange(4) / 4)
             turns = torch.arange(size)[:, None] * eight
             turns = torch.cat([turns, turns], dim=1)
-            found[f"{front}.inv_freq"] = eight
-            found[f"{front}.cos_cached"] = turns.cos()[None, None]
-            found[f"{front}.sin_cached"] = turns.sin()[None, None]
+            masks_found[f"{front}.inv_freq"] = eight
+            masks_found[f"{front}.cos_cached"] = turns.cos()[None, None]
+            masks_found[f"{front}.sin_cached"] = turns.sin()[None, None]
         else:
-            found["model.decoder.version"] = torch.tensor([2.0])
-    return found
+            masks_found["model.decoder.version"] = torch.tensor([2.0])
+    return masks_found
 
 
 OLD = {

@@ -127,7 +127,7 @@ def test_positions_keep_their_meaning_with_a_prompt(shift, tiny_base, tmp_path):
     ids = torch.tensor([[1, 47, 91, 223], [1, 80, 67, 0]])
     with loaded.active() as model:
         full = model(input_ids=ids, use_cache=False).logits
-        some = model(
+        logits_of_some = model(
             input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([0, 2])
         ).logits
         # As the scorer counts them: from the end.
@@ -135,7 +135,7 @@ def test_positions_keep_their_meaning_with_a_prompt(shift, tiny_base, tmp_path):
             input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([-4, -1])
         ).logits
     assert full.shape == (2, 4, 300)
-    assert torch.allclose(some, full[:, [0, 2]], rtol=0, atol=1e-5)
+    assert torch.allclose(logits_of_some, full[:, [0, 2]], rtol=0, atol=1e-5)
     assert torch.allclose(behind, full[:, [0, 3]], rtol=0, atol=1e-5)
 
 
@@ -296,17 +296,17 @@ def test_an_adapter_of_another_base_is_refused(make_adapter, tmp_path):
 
 def test_o_lora_is_loaded_with_its_scale(tiny_base, make_adapter, tmp_path):
     """O-LoRA joins the parts of its tasks and leaves r and lora_alpha alone."""
-    one = make_adapter(tmp_path / "one", seed=1, r=4, alpha=8)
+    adapter = make_adapter(tmp_path / "one", seed=1, r=4, alpha=8)
     two = make_adapter(tmp_path / "two", seed=2, r=4, alpha=8)
-    first, second = (load_file(d / "adapter_model.safetensors") for d in (one, two))
+    first, second = (load_file(d / "adapter_model.safetensors") for d in (adapter, two))
     # The truth: both parts at the same scale, as O-LoRA's own layer adds them.
-    model = reference_of(tiny_base, one)
+    model = reference_of(tiny_base, adapter)
     model.load_adapter(two, "two")
     model.base_model.set_adapter(["default", "two"])
     truth = said(model)
 
     joined = tmp_path / "joined"
-    shutil.copytree(one, joined)
+    shutil.copytree(adapter, joined)
     change(joined / "adapter_config.json", r_sum=8, save_loranew=False)
     state = {
         key: torch.cat([first[key], second[key]], dim=0 if "lora_A" in key else 1)
@@ -318,12 +318,12 @@ def test_o_lora_is_loaded_with_its_scale(tiny_base, make_adapter, tmp_path):
     assert any("rank 8 = 2 x 4, loaded with alpha 16" in n for n in loaded.notes)
 
     # save_loranew=True: the newest part lies in the file under names of its own.
-    apart = tmp_path / "apart"
-    shutil.copytree(joined, apart)
-    change(apart / "adapter_config.json", r_sum=4)
+    separate_folder = tmp_path / "apart"
+    shutil.copytree(joined, separate_folder)
+    change(separate_folder / "adapter_config.json", r_sum=4)
     state = first | {k.replace(".lora_", ".loranew_"): v for k, v in second.items()}
-    save_file(state, apart / "adapter_model.safetensors")
-    loaded = opened(apart, base=tiny_base)
+    save_file(state, separate_folder / "adapter_model.safetensors")
+    loaded = opened(separate_folder, base=tiny_base)
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
     assert "O-LoRA: 8 loranew tensors added to the earlier ones" in loaded.notes
 
@@ -335,14 +335,14 @@ def test_o_lora_is_loaded_with_its_scale(tiny_base, make_adapter, tmp_path):
         for key, value in first.items()
     }
     state = empty | {k.replace(".lora_", ".loranew_"): v for k, v in first.items()}
-    save_file(state, apart / "adapter_model.safetensors")
-    expected = said(reference_of(tiny_base, one))
+    save_file(state, separate_folder / "adapter_model.safetensors")
+    expected = said(reference_of(tiny_base, adapter))
     # TreeLoRA never joins parts, and counts r_sum up at each saving, or sets it to 0.
     for r_sum in (12, 0):
-        change(apart / "adapter_config.json", r_sum=r_sum)
-        loaded = opened(apart, base=tiny_base)
+        change(separate_folder / "adapter_config.json", r_sum=r_sum)
+        loaded = opened(separate_folder, base=tiny_base)
         assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
-        assert not problem_of(apart)
+        assert not problem_of(separate_folder)
 
     # Its files are pickles.
     (joined / "adapter_model.safetensors").unlink()
@@ -449,40 +449,42 @@ def test_the_checkpoints_own_tokenizer_is_used(
     tiny_tokenizer.save_pretrained(folder)
     loaded = opened(folder, base=tiny_base)
     assert "tokenizer: the checkpoint's own" in loaded.notes
-    other = make_tokenizer(bos=False, size=280)
-    other.save_pretrained(folder)
-    own = opened(folder, base=tiny_base)
-    assert "tokenizer: the checkpoint's own, which is not the base's" in own.notes
-    assert own.tokenizer_sha256 != loaded.tokenizer_sha256
-    assert own.usable.sum() == 280
-    given = opened(folder, base=tiny_base, tokenizer=str(tiny_base))
-    assert given.tokenizer_sha256 == loaded.tokenizer_sha256
-    assert "tokenizer: from --tokenizer" in given.notes
+    other_tokenizer = make_tokenizer(bos=False, size=280)
+    other_tokenizer.save_pretrained(folder)
+    own_loaded = opened(folder, base=tiny_base)
+    assert (
+        "tokenizer: the checkpoint's own, which is not the base's" in own_loaded.notes
+    )
+    assert own_loaded.tokenizer_sha256 != loaded.tokenizer_sha256
+    assert own_loaded.usable.sum() == 280
+    loaded_with_given = opened(folder, base=tiny_base, tokenizer=str(tiny_base))
+    assert loaded_with_given.tokenizer_sha256 == loaded.tokenizer_sha256
+    assert "tokenizer: from --tokenizer" in loaded_with_given.notes
 
 
 def test_an_adapter_is_only_opened_on_the_base_it_was_trained_on(
     make_adapter, tiny_base, copied, tmp_path
 ):
     adapter = make_adapter(tmp_path / "adapter")
-    other = copied(tiny_base, "tiny-base")
-    make_model(seed=9).save_pretrained(other)
-    bases = (str(tiny_base), str(other))
-    mine, theirs = (opened(b).weights_sha256 for b in bases)
-    opened(adapter, base=other)  # nobody knows
-    told = adapter / "trained_on.json"
-    told.write_text(json.dumps({"base_sha256": mine}))
-    found = opened(adapter)
-    assert found.base_sha256 == mine
+    other_base = copied(tiny_base, "tiny-base")
+    make_model(seed=9).save_pretrained(other_base)
+    bases = (str(tiny_base), str(other_base))
+    mine, other_digest = (opened(b).weights_sha256 for b in bases)
+    opened(adapter, base=other_base)  # nobody knows
+    trained_on = adapter / "trained_on.json"
+    trained_on.write_text(json.dumps({"base_sha256": mine}))
+    loaded = opened(adapter)
+    assert loaded.base_sha256 == mine
     message = (
-        f"{adapter}: was trained on another base ({mine[:16]}, not {theirs[:16]}); "
-        "give the one it was trained on by --base"
+        f"{adapter}: was trained on another base ({mine[:16]}, not "
+        f"{other_digest[:16]}); give the one it was trained on by --base"
     )
     with pytest.raises(CheckpointError) as caught:
-        opened(adapter, base=other)
+        opened(adapter, base=other_base)
     assert str(caught.value) == message
-    assert problem_of(adapter, base=other) == message
+    assert problem_of(adapter, base=other_base) == message
     assert not problem_of(adapter)
     # A record that says nothing of a base is none.
     for nothing in ({"base_sha256": 3}, {}):
-        told.write_text(json.dumps(nothing))
-        assert not problem_of(adapter, base=other)
+        trained_on.write_text(json.dumps(nothing))
+        assert not problem_of(adapter, base=other_base)

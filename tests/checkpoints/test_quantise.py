@@ -43,8 +43,8 @@ def test_rounded_weights_are_near_and_base_and_adapter_stay(
         before[loaded.name] = logits(loaded)
         last = loaded
     assert list(before) == ["base", "a", f"a+{kind}"]
-    apart = (before[f"a+{kind}"] - before["a"]).abs().max()
-    assert 0 < apart < 0.5 * before["a"].abs().max()
+    difference = (before[f"a+{kind}"] - before["a"]).abs().max()
+    assert 0 < difference < 0.5 * before["a"].abs().max()
     # Opened again, without rounding, everything is as it was.
     again = open_checkpoint(str(adapter), base=str(tiny_base))
     assert torch.equal(logits(again), before["a"])
@@ -64,7 +64,7 @@ def test_it_is_the_merged_model_rounded(kind, family, make_adapter, tmp_path):
     options: dict[str, Any] = targets if family == "gpt2" else {}
     adapter = make_adapter(tmp_path / "a", base=base, **options)
     specs = [Spec("a", (str(adapter),))]
-    *_, ours = each(specs, base=str(base), quantize=[kind])
+    *_, rounded = each(specs, base=str(base), quantize=[kind])
     plain = AutoModelForCausalLM.from_pretrained(base)
     merged = PeftModel.from_pretrained(plain, str(adapter)).merge_and_unload().eval()
     for name, module in merged.named_modules():
@@ -77,11 +77,11 @@ def test_it_is_the_merged_model_rounded(kind, family, make_adapter, tmp_path):
         value = round_to_nearest(weight.T.contiguous() if across else weight, kind)
         module.weight.data = (value.T if across else value).to(weight.dtype)
     with torch.inference_mode():
-        theirs = merged(input_ids=IDS).logits
+        merged_logits = merged(input_ids=IDS).logits
     full = logits(open_checkpoint(str(adapter), base=str(base)))
     # The same but for the rule of rounding at halves and the scale's last step.
-    error = (logits(ours) - theirs).abs().mean()
-    assert error < 0.4 * (full - theirs).abs().mean()
+    error = (logits(rounded) - merged_logits).abs().mean()
+    assert error < 0.4 * (full - merged_logits).abs().mean()
 
 
 def test_what_cannot_be_merged_is_refused(tiny_base, make_adapter, tmp_path):

@@ -38,8 +38,13 @@ def opened(tiny_base, make_adapter, tmp_path):
     def each(read: Any = logits, **how: Any) -> dict[str, tuple[str, Any]]:
         plan = Relearning(**{"texts": TEXTS, "steps": 6, "lr": 3e-3, "seed": 0} | how)
         loading = Loading(base=str(tiny_base), device="cpu")
-        made = OpenCheckpoints([Spec("a", (adapter,))], loading, relearning=plan).each()
-        return {one.name: (one.model_id, read(one)) for one in made}
+        loaded_checkpoints = OpenCheckpoints(
+            [Spec("a", (adapter,))], loading, relearning=plan
+        ).each()
+        return {
+            loaded.name: (loaded.model_id, read(loaded))
+            for loaded in loaded_checkpoints
+        }
 
     return each
 
@@ -54,9 +59,9 @@ def test_base_and_adapter_learn_the_rows_and_stay_as_they_were(opened, tiny_base
 
 
 def test_a_vanishing_rate_leaves_the_merged_model(opened):
-    found = opened(lr=1e-12)
+    log_p = opened(lr=1e-12)
     for name in ("base", "a"):
-        torch.testing.assert_close(found[f"{name}+relearn"][1], found[name][1])
+        torch.testing.assert_close(log_p[f"{name}+relearn"][1], log_p[name][1])
 
 
 def test_the_same_plan_gives_the_same_model_and_any_other_another_id(opened):
@@ -66,8 +71,13 @@ def test_the_same_plan_gives_the_same_model_and_any_other_another_id(opened):
         assert key == again[name][0]
         assert torch.equal(value, again[name][1])
     ids.add(first["a+relearn"][0])
-    for other in ({"steps": 7}, {"lr": 2e-3}, {"seed": 1}, {"texts": TEXTS[:2]}):
-        ids.add(opened(lambda _: None, **other)["a+relearn"][0])
+    for changed_field in (
+        {"steps": 7},
+        {"lr": 2e-3},
+        {"seed": 1},
+        {"texts": TEXTS[:2]},
+    ):
+        ids.add(opened(lambda _: None, **changed_field)["a+relearn"][0])
     assert len(ids) == 6
 
 

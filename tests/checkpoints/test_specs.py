@@ -23,11 +23,11 @@ def folder(path: str) -> str:
 
 
 def test_default_name_is_the_shortest_unique_suffix():
-    one, two, three = folder("a/run/x"), folder("b/run/x"), folder("b/run/y")
-    assert names(one) == ["x"]
-    assert names(one, two) == ["a/run/x", "b/run/x"]
-    assert names(one, three) == ["x", "y"]
-    assert names(f"./{one}/") == ["x"]
+    first, two, three = folder("a/run/x"), folder("b/run/x"), folder("b/run/y")
+    assert names(first) == ["x"]
+    assert names(first, two) == ["a/run/x", "b/run/x"]
+    assert names(first, three) == ["x", "y"]
+    assert names(f"./{first}/") == ["x"]
     assert names("org/model", "other/model", "org/small") == [
         "org/model",
         "other/model",
@@ -51,11 +51,11 @@ def test_an_equals_sign_in_an_existing_path_is_no_name():
 
 
 def test_lists_are_replicates():
-    one, two = folder("s1"), folder("s2")
-    spec = parse_specs([f"spark=[{one}, {two}]"])[0]
-    assert spec == Spec("spark", (one, two), None)
-    assert spec.sources == (one, two)
-    spec = parse_specs([f"spark=[{one}@2,{two}@2]"])[0]
+    first, two = folder("s1"), folder("s2")
+    spec = parse_specs([f"spark=[{first}, {two}]"])[0]
+    assert spec == Spec("spark", (first, two), None)
+    assert spec.sources == (first, two)
+    spec = parse_specs([f"spark=[{first}@2,{two}@2]"])[0]
     assert (spec.stage, spec.sources) == ("2", ("s1@2", "s2@2"))
 
 
@@ -64,8 +64,8 @@ def test_a_stage_is_read_only_behind_a_path_that_exists():
     assert split_stage("run@3") == (run, "3")
     assert split_stage("run@12:task") == (run, "12:task")
     assert split_stage("nothing@3") == ("nothing@3", None)
-    whole = folder("run@5")
-    assert split_stage(whole) == (whole, None)
+    stage_like = folder("run@5")
+    assert split_stage(stage_like) == (stage_like, None)
     assert names("run@1", "run@2") == ["run@1", "run@2"]
     assert parse_specs(["x=run@2"]) == [Spec("x", (run,), "2")]
 

@@ -73,8 +73,8 @@ def test_trace_saves_whole_models_under_numbers(tiny_base, tmp_path):
     assert torch.equal(said(third), said(models[2]))
     assert (third.source, third.name) == ("trace@3", "trace@3")
     # Without a base the vocabulary that TRACE saves is what there is.
-    alone = opened(trace)
-    assert "tokenizer: made from a bare vocabulary file" in alone.notes
+    stage_alone = opened(trace)
+    assert "tokenizer: made from a bare vocabulary file" in stage_alone.notes
 
 
 def test_o_lora_keeps_adapters_in_folders_of_their_own(layout, tiny_base, adapters):
@@ -87,8 +87,10 @@ def test_o_lora_keeps_adapters_in_folders_of_their_own(layout, tiny_base, adapte
         truth = said(reference_of(tiny_base, adapter))
         assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
     # One task's folder alone is its adapter.
-    one = open_checkpoint(str(run / "2-amazon" / "adapter"), base=str(tiny_base))
-    assert one.format == "peft-adapter"
+    first_stage = open_checkpoint(
+        str(run / "2-amazon" / "adapter"), base=str(tiny_base)
+    )
+    assert first_stage.format == "peft-adapter"
 
 
 @pytest.mark.parametrize(
@@ -137,15 +139,15 @@ def test_a_run_that_has_not_finished_says_so(layout, tiny_base):
     corrects = {"lr": 0.1, "ptpc.steps": 5}
 
     def notes(source: str = "", **record: Any) -> list[str]:
-        what = {"kind": "spark-train-run", "tasks": ["fomc", "yelp"]}
-        (run / "run.json").write_text(json.dumps(what | record))
+        run_facts = {"kind": "spark-train-run", "tasks": ["fomc", "yelp"]}
+        (run / "run.json").write_text(json.dumps(run_facts | record))
         loaded = opened(f"{run}{source}", base=tiny_base)
         return [note for note in loaded.notes if "not finished" in note]
 
-    said = "the run has not finished: {} of 2 tasks"
-    assert notes(status="running", settings=corrects) == [said.format(1)]
-    assert notes("@1", status="running", settings=corrects) == [said.format(1)]
-    assert notes("/stages", status="running", settings=corrects) == [said.format(1)]
+    note = "the run has not finished: {} of 2 tasks"
+    assert notes(status="running", settings=corrects) == [note.format(1)]
+    assert notes("@1", status="running", settings=corrects) == [note.format(1)]
+    assert notes("/stages", status="running", settings=corrects) == [note.format(1)]
     # Whatever else stands there, or is missing, is no reason to fail.
     for settings in ({}, "ptpc.steps"):
         assert notes(status="running", settings=settings, tasks=3) == [
@@ -164,56 +166,60 @@ def test_a_run_that_has_not_finished_says_so(layout, tiny_base):
 @pytest.mark.parametrize("lost", ["1-fomc", "2-yelp/priv"])
 def test_a_finished_run_that_lost_a_stage_is_not_another_run(lost, layout, tiny_base):
     """Its last stage would be audited as the whole: of a broken copy, a wrong one."""
-    parts = [f"stages/{s}/{p}" for s in ("1-fomc", "2-yelp") for p in ("task", "priv")]
-    run = layout(*parts)
-    phases = {part.removeprefix("stages/"): {} for part in parts}
-    what = {"kind": "spark-train-run", "seconds": phases, "status": "complete"}
-    (run / "run.json").write_text(json.dumps(what | {"settings": {"ptpc.steps": 5}}))
+    stage_parts = [
+        f"stages/{s}/{p}" for s in ("1-fomc", "2-yelp") for p in ("task", "priv")
+    ]
+    run = layout(*stage_parts)
+    phases = {stage_part.removeprefix("stages/"): {} for stage_part in stage_parts}
+    run_facts = {"kind": "spark-train-run", "seconds": phases, "status": "complete"}
+    (run / "run.json").write_text(
+        json.dumps(run_facts | {"settings": {"ptpc.steps": 5}})
+    )
     assert opened(run, base=tiny_base).notes
     shutil.rmtree(run / "stages" / lost)
     (run / "stages" / lost).write_text("no folder")
     for source in (str(run), f"{run}@1", f"{run}/stages"):
         refused(source, f"{lost[:6]}/priv of the finished run is gone")
-    other = run / "stages" / "1-fomc" / "task"
+    other_folder = run / "stages" / "1-fomc" / "task"
     if lost != "1-fomc":
-        opened(other, base=tiny_base)
+        opened(other_folder, base=tiny_base)
 
 
 def test_the_only_stage_of_a_correcting_method_may_lack_its_correction(
     layout, tiny_base
 ):
     run = layout("stages/1-fomc/task")
-    for settings, more in (
+    for settings, note in (
         ({"ptpc.steps": 5}, "; its method corrects each stage, this one was not yet"),
         ({"lr": 1}, ""),
     ):
         record = {"kind": "spark-train-run", "settings": settings, "status": "running"}
         (run / "run.json").write_text(json.dumps(record | {"tasks": ["fomc"]}))
         loaded = opened(run, base=tiny_base)
-        assert loaded.notes[0] == f"stage 1 of 1: 1-fomc (task/){more}"
-        done = 0 if more else 1
+        assert loaded.notes[0] == f"stage 1 of 1: 1-fomc (task/){note}"
+        done = 0 if note else 1
         assert loaded.notes[1] == f"the run has not finished: {done} of 1 tasks"
 
 
 def test_stages_trained_on_another_base_are_refused(layout, tiny_base, copied):
     run = layout("stages/1-fomc/task", "stages/2-yelp/task")
-    other = copied(tiny_base, "tiny-base")  # of the same name and shapes
-    make_model(seed=9).save_pretrained(other)
+    other_base = copied(tiny_base, "tiny-base")  # of the same name and shapes
+    make_model(seed=9).save_pretrained(other_base)
     mine = opened(tiny_base).weights_sha256
     for stage in ("1-fomc", "2-yelp"):
-        place = run / "stages" / stage / "task" / "trained_on.json"
-        place.write_text(json.dumps({"base_sha256": mine}))
-    theirs = opened(other).weights_sha256
-    message = f"was trained on another base ({mine[:16]}, not {theirs[:16]})"
+        trained_on = run / "stages" / stage / "task" / "trained_on.json"
+        trained_on.write_text(json.dumps({"base_sha256": mine}))
+    other_digest = opened(other_base).weights_sha256
+    message = f"was trained on another base ({mine[:16]}, not {other_digest[:16]})"
     for source in (str(run), f"{run}@1"):
-        refused(source, message, base=other)
-        problem = problem_of(source, base=other)
+        refused(source, message, base=other_base)
+        problem = problem_of(source, base=other_base)
         assert message in problem
         assert not problem_of(source, base=tiny_base)
         opened(source, base=tiny_base)
     specs = expand(Spec("x", (str(run),)))
     with pytest.raises(CheckpointError, match="was trained on another base"):
-        next(each(specs, base=str(other), device="cpu"))
+        next(each(specs, base=str(other_base), device="cpu"))
 
 
 def test_a_list_of_paths(adapters, layout, tiny_base, tmp_path):
@@ -231,11 +237,11 @@ def test_a_list_of_paths(adapters, layout, tiny_base, tmp_path):
 
 
 def test_a_base_is_one_model_or_one_stage(layout, tiny_base, adapters, tmp_path):
-    fix = "is a series of 2 stages, and the base is one model; give the model before"
+    advice = "is a series of 2 stages, and the base is one model; give the model before"
     for name in ("1-a", "2-b"):
         shutil.copytree(tiny_base, tmp_path / "full" / name)
     for several in (layout("1-a", "2-b"), tmp_path / "full"):
-        absent(adapters[0], fix, base=several)
+        absent(adapters[0], advice, base=several)
         with pytest.raises(InputError, match="is a series of 2 stages"):
             open_checkpoint(several, name="base")
     one_stage = opened(adapters[0], base=tmp_path / "full" / "1-a")
@@ -256,12 +262,12 @@ def test_stages_that_are_not_there(layout, tiny_base):
 @pytest.mark.parametrize("name", ["stages", "stages/2-b", "stages/1-a/priv"])
 def test_no_stage_is_a_link_out_of_the_series(name, layout, adapters):
     run = layout("stages/1-a/task", "stages/1-a/priv", "stages/2-b")
-    theirs = run.parent / "theirs"
-    shutil.move(run / name, theirs)
-    (run / name).symlink_to(theirs)
+    outside = run.parent / "theirs"
+    shutil.move(run / name, outside)
+    (run / name).symlink_to(outside)
     refused(run, f"{Path(name).name} leads out of the folder")
     (run / name).unlink()
-    shutil.move(theirs, run / name)
+    shutil.move(outside, run / name)
     (run.parent / "link").symlink_to(run)
     assert labels(run.parent / "link") == ["1-a", "2-b"]
 
@@ -288,8 +294,8 @@ def test_stages_of_one_name_are_told_apart(layout, tiny_base):
 
 def test_a_run_without_a_stage_says_how_it_goes_on(tmp_path):
     run = make_run(tmp_path / "run", status="running")
-    what = "is a run of spark-train that has not finished a stage; give the same "
-    refused(run, what + f"`spark-train run -o {run}` again: it goes on")
+    problem = "is a run of spark-train that has not finished a stage; give the same "
+    refused(run, problem + f"`spark-train run -o {run}` again: it goes on")
 
 
 def make_run(folder: Path, **changes: Any) -> Path:

@@ -105,9 +105,9 @@ def test_parts_are_uniform(part, feature, values):
     else:
         expected = dict.fromkeys(values, 4000 / len(values))
     assert set(counts) <= set(expected)
-    kept = [value for value in expected if expected[value] >= 5]
-    observed = [counts[value] for value in kept]
-    scaled = np.array([expected[value] for value in kept])
+    common_values = [value for value in expected if expected[value] >= 5]
+    observed = [counts[value] for value in common_values]
+    scaled = np.array([expected[value] for value in common_values])
     scaled *= sum(observed) / scaled.sum()
     assert stats.chisquare(observed, scaled).pvalue > 1e-4
 
@@ -176,25 +176,25 @@ def test_candidates_are_what_they_must_be(part):
     assert {len(ids) for ids in encode(got["candidates"])} == {len(encode([true])[0])}
     for written, start, end in places:
         before, after = written[:start], written[end:]
-        whole, head, tail = encode([written, before, after])
+        full_ids, head, tail = encode([written, before, after])
         first = 0
-        while first < len(head) and head[first] == whole[first]:
+        while first < len(head) and head[first] == full_ids[first]:
             first += 1
         for ids in encode([before + text + after for text in got["candidates"]]):
-            assert len(ids) == len(whole)
-            assert ids[:first] == whole[:first]
-            assert ids[-len(tail) :] == whole[-len(tail) :]
+            assert len(ids) == len(full_ids)
+            assert ids[:first] == full_ids[:first]
+            assert ids[-len(tail) :] == full_ids[-len(tail) :]
 
 
 def test_full_candidates_are_the_frame_with_new_parts():
     got = found("full", format="record", n=64)
     frame = re.escape(CANARY_FORMATS["record"])
-    for part, form in (
+    for part_name, form in (
         ("name", r"[\w ]+"),
         ("password", r"\w{10}"),
         ("ssn", r"[\d-]{11}"),
     ):
-        frame = frame.replace(re.escape(f"{{{part}}}"), form)
+        frame = frame.replace(re.escape(f"{{{part_name}}}"), form)
     assert all(re.fullmatch(frame, text) for text in got["candidates"])
 
 
@@ -210,10 +210,10 @@ def test_a_blank_that_changes_hands_is_a_change():
             out.append(re.findall(r"_.|.", text))
         return out
 
-    parts = {**PARTS_OF, "password": "abcdefghij"}
+    parts_drawn = {**PARTS_OF, "password": "abcdefghij"}
     text = "is abcdefghij."
-    place = [(text, 3, 13)]
-    got = found("password", parts=parts, encode=by_letter, contexts=place)
+    contexts = [(text, 3, 13)]
+    got = found("password", parts=parts_drawn, encode=by_letter, contexts=contexts)
     assert {s[0].isalpha() and s[0].lower() <= "m" for s in got["candidates"]} == {True}
 
 
@@ -247,13 +247,13 @@ def test_true_and_candidates_are_exchangeable(part):
     scores = (str, lambda s: (sum(c.isdigit() for c in s), s), lambda s: s[::-1])
     ranks = {score: [] for score in scores}
     for seed in range(200):
-        parts = draw_parts(seed)
+        parts_drawn = draw_parts(seed)
         format = list(CANARY_FORMATS)[seed % 3]
-        text, spans = render(format, parts)
+        text, spans = render(format, parts_drawn)
         span = Span(0, len(text), "OTHER") if part == "full" else spans[part]
         places = [(f"So: {text} Bye", 4 + span.start, 4 + span.end)]
-        given = {"format": format, "parts": parts, "contexts": places}
-        got = found(part, **given, seed=seed, n=16)
+        draw_fields = {"format": format, "parts": parts_drawn, "contexts": places}
+        got = found(part, **draw_fields, seed=seed, n=16)
         true = got["candidates"][got["true_index"]]
         for score in scores:
             ranks[score].append(sorted(got["candidates"], key=score).index(true))

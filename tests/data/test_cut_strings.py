@@ -91,11 +91,11 @@ def test_no_public_string_is_cut(frame, form):
 @pytest.mark.parametrize("form", [str, decomposed], ids=["composed", "decomposed"])
 def test_many_public_strings_are_found(form):
     n_found = {"NAME": 0, "EMAIL": 0, "ADDRESS": 0}
-    for kind, string in STRINGS:
+    for type_name, string in STRINGS:
         written = form(string)
         text = f"yesterday we met {written} again"
-        found = {(s.type, text[s.start : s.end]) for s in find_identifiers(text)}
-        n_found[kind] += (kind, written) in found
+        identifiers = {(s.type, text[s.start : s.end]) for s in find_identifiers(text)}
+        n_found[type_name] += (type_name, written) in identifiers
     assert n_found["NAME"] >= 40
     assert n_found["EMAIL"] >= 12
     assert n_found["ADDRESS"] >= 8
@@ -114,5 +114,5 @@ def test_many_public_strings_are_found(form):
     ],
 )
 def test_whole_strings_are_found(text, wanted):
-    found = [text[s.start : s.end] for s in find_identifiers(text)]
-    assert found == ([wanted] if wanted else [])
+    identifiers = [text[s.start : s.end] for s in find_identifiers(text)]
+    assert identifiers == ([wanted] if wanted else [])

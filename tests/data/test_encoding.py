@@ -22,13 +22,13 @@ def words(text: str, *, bos: bool = True, eos: bool = False) -> Encoding:
     start, end, special = [], [], []
     if bos:
         start, end, special = [0], [0], [True]
-    at = 0
+    position = 0
     for word in text.split():
-        at = text.index(word, at)
-        start.append(at)
-        end.append(at + len(word))
+        position = text.index(word, position)
+        start.append(position)
+        end.append(position + len(word))
         special.append(False)
-        at += len(word)
+        position += len(word)
     if eos:
         start, end, special = [*start, 0], [*end, 0], [*special, True]
     n = len(start)
@@ -117,35 +117,35 @@ def test_blank_tokens_belong_to_a_span_only_between_its_words():
 def test_what_fits_is_kept_whole_and_an_eos_is_left_out():
     text = "a b c d"
     for limit in (None, 9):
-        kept = kept_range(
+        kept_part = kept_range(
             words(text, eos=True), max_length=limit, response_start=6, spans=[(1, 2)]
         )
-        assert kept == (0, 5)
+        assert kept_part == (0, 5)
 
 
 def test_the_prompt_is_cut_from_its_start():
     encoding = words("p0 p1 p2 p3 p4 r0 r1")  # tokens 1..7, the response from 6
-    kept = kept_range(encoding, max_length=5, response_start=15)
-    assert kept == (4, 8)
-    ids, positions = encoding.model_input(kept)
+    kept_part = kept_range(encoding, max_length=5, response_start=15)
+    assert kept_part == (4, 8)
+    ids, positions = encoding.model_input(kept_part)
     assert positions.tolist() == [0, 4, 5, 6, 7]
     assert ids.tolist() == [10, 14, 15, 16, 17]
 
 
 def test_a_cut_inside_a_span_moves_to_its_end():
     encoding = words("p0 p1 p2 p3 p4 r0 r1")
-    kept = kept_range(encoding, max_length=5, response_start=15, spans=[(3, 5)])
-    assert kept == (5, 8)
+    kept_part = kept_range(encoding, max_length=5, response_start=15, spans=[(3, 5)])
+    assert kept_part == (5, 8)
     # With a token in front the span's first token has a prediction.
-    kept = kept_range(encoding, max_length=5, response_start=15, spans=[(4, 5)])
-    assert kept == (4, 8)
+    kept_part = kept_range(encoding, max_length=5, response_start=15, spans=[(4, 5)])
+    assert kept_part == (4, 8)
 
 
 def test_without_a_leading_token_a_span_cannot_begin_the_kept_text():
     encoding = words("p0 p1 p2 p3 p4 r0 r1", bos=False)
-    kept = kept_range(encoding, max_length=4, response_start=15, spans=[(3, 4)])
-    assert kept == (4, 7)
-    ids, positions = encoding.model_input(kept)
+    kept_part = kept_range(encoding, max_length=4, response_start=15, spans=[(3, 4)])
+    assert kept_part == (4, 7)
+    ids, positions = encoding.model_input(kept_part)
     assert positions.tolist() == [4, 5, 6]
     assert len(ids) == 3
 
@@ -153,21 +153,21 @@ def test_without_a_leading_token_a_span_cannot_begin_the_kept_text():
 def test_a_response_that_is_too_long_keeps_its_beginning_and_whole_spans():
     encoding = words("p0 r0 r1 r2 r3 r4")  # the response from token 2
     assert kept_range(encoding, max_length=4, response_start=3) == (2, 5)
-    kept = kept_range(encoding, max_length=4, response_start=3, spans=[(4, 6)])
-    assert kept == (2, 4)
+    kept_part = kept_range(encoding, max_length=4, response_start=3, spans=[(4, 6)])
+    assert kept_part == (2, 4)
     # The cut moves on to the start of a span in front that it then falls into.
-    kept = kept_range(
+    kept_part = kept_range(
         encoding, max_length=5, response_start=3, spans=[(3, 5), (4, 7), (6, 7)]
     )
-    assert kept == (2, 3)
+    assert kept_part == (2, 3)
 
 
 def test_a_span_across_the_border_or_longer_than_the_context_is_cut_in_part():
     encoding = words("p0 r0 r1 r2 r3 r4")  # the response from token 2
-    kept = kept_range(encoding, max_length=6, response_start=3, spans=[(1, 3)])
-    assert kept == (2, 7)
-    kept = kept_range(encoding, max_length=4, response_start=3, spans=[(2, 7)])
-    assert kept == (2, 5)
+    kept_part = kept_range(encoding, max_length=6, response_start=3, spans=[(1, 3)])
+    assert kept_part == (2, 7)
+    kept_part = kept_range(encoding, max_length=4, response_start=3, spans=[(2, 7)])
+    assert kept_part == (2, 5)
 
 
 def test_a_context_without_room_is_refused():

@@ -82,11 +82,11 @@ def test_python_gives_an_example_what_a_row_of_a_file_may_hold(tmp_path):
     fields |= {"spans": [{"start": 5, "end": 13, "type": "PHONE"}]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(fields))
     (of_file,) = read_examples(tmp_path / "rows.jsonl")
-    made = Example(**fields)
-    assert made == of_file
-    assert made.source_id == "r1"
-    assert made.spans == (Span(5, 13, "PHONE"),)
-    assert hash(made.spans) is not None
+    example = Example(**fields)
+    assert example == of_file
+    assert example.source_id == "r1"
+    assert example.spans == (Span(5, 13, "PHONE"),)
+    assert hash(example.spans) is not None
 
 
 @pytest.mark.parametrize(
@@ -239,10 +239,10 @@ def test_an_id_that_stands_twice(tmp_path):
     message = refusal(path)
     assert message.startswith(f"{path}:3, field 'id': the id occurs twice, first at ")
     assert f"{path}:1;" in message
-    other = tmp_path / "other.jsonl"
-    other.write_bytes(json.dumps(ROW).encode())
+    other_file = tmp_path / "other.jsonl"
+    other_file.write_bytes(json.dumps(ROW).encode())
     with pytest.raises(InputError, match=r"other\.jsonl:1, field 'id'"):
-        read_examples(file_of(tmp_path, ROW), other)
+        read_examples(file_of(tmp_path, ROW), other_file)
 
 
 def test_a_file_that_is_not_there(tmp_path):
@@ -255,9 +255,9 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_data_files_of_folders_come_in_order(tmp_path):
     for name in ("b.jsonl", "a.jsonl", "c.txt"):
         (tmp_path / name).write_text("")
-    one = tmp_path / "c.txt"
-    found = data_files([one, tmp_path])
-    assert [path.name for path in found] == ["c.txt", "a.jsonl", "b.jsonl"]
+    text_file = tmp_path / "c.txt"
+    files = data_files([text_file, tmp_path])
+    assert [path.name for path in files] == ["c.txt", "a.jsonl", "b.jsonl"]
 
 
 def test_a_folder_without_data_files_is_an_error(tmp_path):

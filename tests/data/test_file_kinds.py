@@ -64,22 +64,22 @@ FORMS = {
 @pytest.mark.parametrize("form", ["auto", "csv", "jsonl"])
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_that_is_not_read_is_named_with_what_to_do(name, form, tmp_path):
-    make, kind, fix = FORMS[name]
+    make, form_name, advice = FORMS[name]
     path = tmp_path / name
     make(path)
     with pytest.raises(InputError) as caught:
         import_rows(path, tmp_path / "out", task="t", format=form, split="train")
-    assert kind in caught.value.what
-    assert fix in str(caught.value.fix)
+    assert form_name in caught.value.what
+    assert advice in str(caught.value.fix)
     assert caught.value.where == str(path)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["rows.zip", "rows.pkl"])
 def test_a_data_file_in_a_form_that_is_not_read_is_named(name, tmp_path):
-    make, kind, _ = FORMS[name]
+    make, form_name, _ = FORMS[name]
     make(tmp_path / name)
-    with pytest.raises(InputError, match=kind):
+    with pytest.raises(InputError, match=form_name):
         read_examples(tmp_path / name)
 
 

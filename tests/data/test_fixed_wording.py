@@ -237,15 +237,17 @@ def test_what_most_rows_share_is_counted_by_task_and_type_and_can_be_kept(string
     """Nobody can tell a help desk's number from one customer's in most rows."""
     texts = [f"Contact: {string}\nTicket: {i}x late\nCall:" for i in range(8)]
     rows = prompts(*texts, "Ticket: none\nCall:")
-    kind = "EMAIL" if "@" in string else "PHONE"
+    type_name = "EMAIL" if "@" in string else "PHONE"
     result = annotated(rows)
-    assert result.wording_types == {"t": {kind: 8}}
+    assert result.wording_types == {"t": {type_name: 8}}
     assert result.task_rows == {"t": 9}
     assert not any(row.spans for row in result.examples)
 
-    kept = annotated(rows, in_wording=True)
-    assert (kept.in_wording, kept.wording_types) == (8, result.wording_types)
-    strings = [row.text[s.start : s.end] for row in kept.examples for s in row.spans]
+    kept_rows = annotated(rows, in_wording=True)
+    assert (kept_rows.in_wording, kept_rows.wording_types) == (8, result.wording_types)
+    strings = [
+        row.text[s.start : s.end] for row in kept_rows.examples for s in row.spans
+    ]
     assert strings == [string] * 8
 
 

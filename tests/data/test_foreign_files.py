@@ -90,19 +90,23 @@ def test_a_folder_gives_the_split_of_compressed_files(name, tmp_path):
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstd])
 def test_a_compressed_file_that_is_damaged_is_refused(compress, tmp_path):
-    whole = compress(LINES.encode() * 50)
+    compressed = compress(LINES.encode() * 50)
     path = tmp_path / "rows.jsonl"
-    for at in (len(whole) // 4, len(whole) // 2, len(whole) - 3):
-        path.write_bytes(whole[:at])
+    for length in (len(compressed) // 4, len(compressed) // 2, len(compressed) - 3):
+        path.write_bytes(compressed[:length])
         assert refusal(path).endswith("; copy or download it again")
 
 
 def test_gzip_with_a_wrong_byte_is_refused_wherever_it_stands(tmp_path):
-    whole = gzip.compress(LINES.encode(), mtime=0)
+    compressed = gzip.compress(LINES.encode(), mtime=0)
     path = tmp_path / "rows.jsonl.gz"
     # Behind its head, whose name and time are free.
-    for at in range(10, len(whole)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+    for position in range(10, len(compressed)):
+        path.write_bytes(
+            compressed[:position]
+            + bytes([compressed[position] ^ 0xFF])
+            + compressed[position + 1 :]
+        )
         assert path.name in refusal(path)
 
 
@@ -233,10 +237,10 @@ def test_parquet_of_numbers_truth_values_categories_and_views(tmp_path):
         assert [row.response.strip() for row in rows] == expected
     TABLE.assign(label=[0.0, 1.0, None, 3.0]).to_parquet(path)
     assert "row 3: field 'label' is missing" in refusal(path)
-    rows, told = imported(path, empty="drop")
+    rows, notes = imported(path, empty="drop")
     assert len(rows) == 3
-    assert "1 row with an empty field dropped" in told[0]
-    assert "row 3" in told[0]
+    assert "1 row with an empty field dropped" in notes[0]
+    assert "row 3" in notes[0]
 
 
 def test_ids_are_text_or_whole_numbers(tmp_path):
@@ -264,13 +268,13 @@ def alpaca(path, rows=ALPACA):
 def test_an_empty_column_of_a_template_is_kept_and_counted(tmp_path):
     path = tmp_path / "x.jsonl"
     options = alpaca(path)
-    rows, told = imported(path, **options)
+    rows, notes = imported(path, **options)
     assert len(rows) == 4
     assert "### Input:\n\n\n### Response:" in rows[1].prompt
-    assert told == ["2 rows with an empty field 'input' kept"]
-    rows, told = imported(path, **options, empty="drop")
+    assert notes == ["2 rows with an empty field 'input' kept"]
+    rows, notes = imported(path, **options, empty="drop")
     assert len(rows) == 2
-    assert told == [
+    assert notes == [
         f"2 rows with an empty field dropped, first: {path}:2, {path}:4",
     ]
 
@@ -279,9 +283,9 @@ def test_an_empty_response_is_refused_kept_or_dropped(tmp_path):
     path = tmp_path / "x.jsonl"
     options = alpaca(path, [{**ALPACA[0], "output": ""}, *ALPACA[1:]])
     assert "field 'output' is blank" in refusal(path, **options)
-    rows, told = imported(path, **options, empty="keep")
+    rows, notes = imported(path, **options, empty="keep")
     assert (len(rows), rows[0].response) == (4, "")
-    assert "1 row with an empty field 'output' kept" in told
+    assert "1 row with an empty field 'output' kept" in notes
     assert len(imported(path, **options, empty="drop")[0]) == 1
     alpaca(path, [{**ALPACA[1]}])
     assert "empty field in every row" in refusal(path, **options, empty="drop")
@@ -349,7 +353,7 @@ def test_a_row_of_token_ids_is_no_table(tmp_path):
     path = tmp_path / "x.jsonl"
     row = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}
     path.write_text(json.dumps(row) + "\n")
-    assert [found for _, found in json_rows(path, note=print)] == [row]
+    assert [row for _, row in json_rows(path, note=print)] == [row]
 
 
 def test_nested_columns_are_read_row_by_row(tmp_path):
@@ -375,9 +379,9 @@ def page_of_the_datasets_server(*, cut=(), n_rows=4):
 def test_a_page_of_the_datasets_server_gives_its_rows(tmp_path):
     path = tmp_path / "page.json"
     path.write_text(json.dumps(page_of_the_datasets_server(n_rows=900)))
-    rows, told = imported(path)
+    rows, notes = imported(path)
     check_four(rows)
-    assert any("4 of 900 rows" in remark for remark in told)
+    assert any("4 of 900 rows" in remark for remark in notes)
 
 
 def test_a_page_of_the_datasets_server_with_cut_cells_is_refused(tmp_path):
@@ -395,7 +399,7 @@ def test_columns_beside_all_of_our_own_are_told_and_not_read(value, tmp_path):
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    imported_rows, told = imported(path)
+    imported_rows, notes = imported(path)
     check_four(imported_rows)
-    assert any("column 'score' is not read" in remark for remark in told)
-    assert not any("jo@example" in remark for remark in told)
+    assert any("column 'score' is not read" in remark for remark in notes)
+    assert not any("jo@example" in remark for remark in notes)

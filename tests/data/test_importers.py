@@ -77,7 +77,7 @@ def test_parquet_that_grows_or_holds_no_text(tmp_path):
     code = pa.array(np.zeros(300_000, np.int32))
     many = pa.DictionaryArray.from_arrays(code, ["x" * 99])
     raw = pa.array([b"\xff"], pa.binary()).buffers()
-    for column, said in (
+    for column, message in (
         (many, "is not readable as Parquet or Arrow"),
         (
             pa.Array.from_buffers(pa.string(), 1, raw),
@@ -86,7 +86,7 @@ def test_parquet_that_grows_or_holds_no_text(tmp_path):
         (pa.array([2**30], pa.date32()), "is not readable as Parquet or Arrow"),
     ):
         pq.write_table(pa.table({"text": column, "label": column}), source)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             import_examples(source, task="t", split="train")
 
 
@@ -120,10 +120,10 @@ def saved(folder, *, parts):
         }
     )
     rows = {"text": [r["text"] for r in ROWS], "label": [1, 0]}
-    whole = datasets.Dataset.from_dict(rows, features=features)
+    dataset = datasets.Dataset.from_dict(rows, features=features)
     if parts:
-        whole = datasets.DatasetDict(dict.fromkeys(parts, whole))
-    whole.save_to_disk(folder)
+        dataset = datasets.DatasetDict(dict.fromkeys(parts, dataset))
+    dataset.save_to_disk(folder)
     return folder
 
 
@@ -147,20 +147,20 @@ def test_datasets_missing_label_is_refused(tmp_path):
             "label": datasets.ClassLabel(names=["dovish"]),
         }
     )
-    whole = datasets.Dataset.from_dict(
+    dataset = datasets.Dataset.from_dict(
         {"text": ["a", "b"], "label": [0, -1]}, features=features
     )
-    whole.save_to_disk(tmp_path / "d")
+    dataset.save_to_disk(tmp_path / "d")
     message = refusal(tmp_path / "d", split="train")
     assert ".arrow, row 2: field 'label' is missing; leave the row out" in message
 
 
 def test_datasets_files_of_an_earlier_map_are_no_data(tmp_path):
-    whole = saved(tmp_path / "d", parts=("train", "test"))
+    dataset = saved(tmp_path / "d", parts=("train", "test"))
     for name in ("train", "test"):
-        (file,) = (whole / name).glob("*.arrow")
+        (file,) = (dataset / name).glob("*.arrow")
         file.with_name("cache-0123456789abcdef.arrow").write_bytes(file.read_bytes())
-    assert len(import_examples(whole, task="t", template=TEMPLATE)) == 4
+    assert len(import_examples(dataset, task="t", template=TEMPLATE)) == 4
     lines(tmp_path / "train.jsonl", ROWS[:1])  # a saved folder beside it is none of it
     assert len(import_examples(tmp_path, task="t", template=TEMPLATE)) == 1
 
@@ -171,7 +171,7 @@ def test_datasets_files_of_an_earlier_map_are_no_data(tmp_path):
         {},
         [],
         {"_data_files": None},
-        *({"_data_files": [one]} for one in ("x", {}, {"filename": 1})),
+        *({"_data_files": [state_entry]} for state_entry in ("x", {}, {"filename": 1})),
         *({"_data_files": [{"filename": n}]} for n in ("../x.arrow", "/x", "..", "")),
     ],
 )
@@ -201,8 +201,10 @@ def test_arrow_of_more_rows_than_bytes(tmp_path):
     table = pa.table({"prompt": [row.prompt for row in rows]})
     pa.feather.write_feather(table, tmp_path / "x.feather", chunksize=1000)
     source = tmp_path / "x.feather"
-    more = import_examples(source, task="t", split="train", columns={"response": ""})
-    assert [row.prompt for row in more] == [row.prompt for row in rows]
+    examples = import_examples(
+        source, task="t", split="train", columns={"response": ""}
+    )
+    assert [row.prompt for row in examples] == [row.prompt for row in rows]
     source.write_bytes(source.read_bytes()[:-100])
     assert "is not readable as Parquet or Arrow" in refusal(source, split="train")
 
@@ -228,8 +230,8 @@ def test_only_numbered_labels_are_told_by_name(tmp_path, features, response, tol
     written = json.dumps({"info": {"features": features}}).encode()
     source = stream(tmp_path / "x.arrow", columns, written)
     assert import_examples(source, task="t", split="train")[0].response == told
-    for other in (b"[]", b'{"info": []}'):
-        stream(source, columns, other)
+    for content in (b"[]", b'{"info": []}'):
+        stream(source, columns, content)
         assert import_examples(source, task="t", split="train")[0].response == " 1"
 
 
@@ -245,8 +247,8 @@ def test_datasets_with_a_link_out_of_the_folder(tmp_path):
 def test_datasets_that_is_none(tmp_path):
     assert "has no data file" in refusal(tmp_path, format="datasets")
     (tmp_path / "x.arrow").write_bytes(b"ARROW1 nothing")
-    said = refusal(tmp_path / "x.arrow", split="train")
-    assert "SOURCE: is not readable as Parquet or Arrow" in said
+    refusal_text = refusal(tmp_path / "x.arrow", split="train")
+    assert "SOURCE: is not readable as Parquet or Arrow" in refusal_text
 
 
 @pytest.mark.parametrize("parts", [("train", "test"), ("train", "unsupervised")])
@@ -311,10 +313,10 @@ def test_spans_of_a_templates_only_column_are_moved_with_it(tmp_path):
         lines(tmp_path / "x.jsonl", [row]),
         {"columns": {"response": "label"}},
     )
-    (one,) = import_examples(
+    (example,) = import_examples(
         source, task="t", split="train", template="{{Text}}: {body}\\nLabel:", **same
     )
-    assert [one.text[s.start : s.end] for s in one.spans] == ["Ann"]
+    assert [example.text[s.start : s.end] for s in example.spans] == ["Ann"]
     assert refusal(source, split="train", template="{body}{label}", **same).startswith(
         "SOURCE:1: field 'spans' are not positions in the text of the template's only"
     )
@@ -434,9 +436,9 @@ def test_a_single_file_gives_its_split(tmp_path, name, split):
     source = lines(tmp_path / name)
     rows = import_examples(source, task="t", template=TEMPLATE)
     assert {row.split for row in rows} == {split}
-    other = "test" if split == "train" else "train"
+    other_split = "test" if split == "train" else "train"
     assert "is one thing by the option" in refusal(
-        source, split=other, template=TEMPLATE
+        source, split=other_split, template=TEMPLATE
     )
 
 
@@ -558,7 +560,7 @@ def test_a_row_may_have_no_response_or_no_prompt(tmp_path):
 
 
 def test_row_by_row_leaves_nothing_of_a_bad_file(tmp_path):
-    for rows, said in (
+    for rows, message in (
         ([*ROWS, {"text": 1.5}], "x.jsonl:3: field"),
         ([*ROWS, *ROWS], "x.jsonl:3, field 'id': the id occurs twice, first at"),
         ([], "x.jsonl: is empty"),
@@ -566,5 +568,5 @@ def test_row_by_row_leaves_nothing_of_a_bad_file(tmp_path):
         source = lines(tmp_path / "x.jsonl", rows)
         with pytest.raises(InputError) as caught:
             import_rows(source, tmp_path / "out" / "o.jsonl", task="t", split="train")
-        assert said in str(caught.value)
+        assert message in str(caught.value)
         assert not [*(tmp_path / "out").glob("*")]

@@ -31,8 +31,8 @@ def stream(*, tasks=("t", "u"), train=90, test=60, seed=0):
         for i in range(train + test):
             split = "train" if i < train else "test"
             lengths = rng.integers(3, 9, size=rng.integers(1, 6))
-            said = [" ".join(rng.choice(WORDS, size=n)) for n in lengths]
-            text = " ".join(f"{s.capitalize()}." for s in said)
+            texts = [" ".join(rng.choice(WORDS, size=n)) for n in lengths]
+            text = " ".join(f"{s.capitalize()}." for s in texts)
             name = f"{task}-{i:04d}"
             prompt = f"Text: {text}\nLabel:"
             rows.append(Example(name, task, prompt, " up", split, name))
@@ -52,8 +52,8 @@ def without(row):
     for frame in FRAMES[span.type]:
         head, tail = frame.split("{}")
         start, end = span.start - len(head), span.end + len(tail)
-        found = row.prompt[max(start, 0) : end]
-        if start >= 0 and found == head + row.text[span.start : span.end] + tail:
+        removed = row.prompt[max(start, 0) : end]
+        if start >= 0 and removed == head + row.text[span.start : span.end] + tail:
             return row.prompt[:start], row.prompt[end:]
     raise AssertionError(row.id)
 
@@ -88,11 +88,11 @@ def test_spans_hold_what_was_drawn(injected):
     _, after, _ = injected
     for row in after:
         if row.canary:
-            parts = draw_parts(row.canary.seed)
+            parts_drawn = draw_parts(row.canary.seed)
             held = {s.part: row.text[s.start : s.end] for s in row.spans}
-            assert held == parts
+            assert held == parts_drawn
             start, end = canary_ranges(row)["full"]
-            assert row.text[start:end] == render(row.canary.format, parts)[0]
+            assert row.text[start:end] == render(row.canary.format, parts_drawn)[0]
             assert {s.type for s in row.spans} == set(CANARY_PARTS.values())
         assert all(s.origin == "injected" for s in row.spans)
         assert len(row.spans) == (3 if row.canary else len(row.spans) and 1)
@@ -108,10 +108,10 @@ def test_the_order_of_the_rows_does_not_matter(injected):
     before, after, report = injected
     shuffled = list(before)
     random.Random(0).shuffle(shuffled)
-    again, other = inject(shuffled, seed=1, canaries=12)
+    again, injected_again = inject(shuffled, seed=1, canaries=12)
     assert [row.id for row in again] == [row.id for row in shuffled]
     assert {row.id: row for row in again} == {row.id: row for row in after}
-    assert other == report
+    assert injected_again == report
 
 
 # --- identifiers ----------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_coin_says_which_of_a_pair_is_planted(injected):
 
 
 def test_only_strings_depend_on_the_coins(monkeypatch):
-    rows, found = stream(), []
+    rows, rows_by_coin = stream(), []
     for turned in (False, True):
 
         def drawn_as(plan, canary, turned=turned):
@@ -252,14 +252,14 @@ def test_only_strings_depend_on_the_coins(monkeypatch):
             return first + canary.id[1:]
 
         monkeypatch.setattr(injection.InjectionPlan, "drawn_as", drawn_as)
-        found.append(inject(rows, seed=2, canaries=6)[0])
-    ours, theirs = map(passwords, found)
+        rows_by_coin.append(inject(rows, seed=2, canaries=6)[0])
+    passwords_of_one, passwords_of_other = map(passwords, rows_by_coin)
     assert {
-        k.translate(str.maketrans("ch", "hc")): v for k, v in ours.items()
-    } == theirs
-    for one, other in zip(*found, strict=True):
-        assert (one.canary is None) == (other.canary is None)
-        assert one.canary is not None or one == other
+        k.translate(str.maketrans("ch", "hc")): v for k, v in passwords_of_one.items()
+    } == passwords_of_other
+    for row, other_row in zip(*rows_by_coin, strict=True):
+        assert (row.canary is None) == (other_row.canary is None)
+        assert row.canary is not None or row == other_row
 
 
 # --- places ---------------------------------------------------------------------------
@@ -304,8 +304,8 @@ def test_nothing_is_put_into_spans_wording_or_response(
     assert [new.text[a:b] for a, b in new.template] == [
         old.text[a:b] for a, b in old.template
     ]
-    kept = [s for s in new.spans if s.origin == "natural"]
-    assert [new.text[s.start : s.end] for s in kept] == [
+    kept_spans = [s for s in new.spans if s.origin == "natural"]
+    assert [new.text[s.start : s.end] for s in kept_spans] == [
         old.text[s.start : s.end] for s in old.spans
     ]
     if new == old:

@@ -31,8 +31,8 @@ from spark_audit.errors import InputError
 )
 def test_repeats_are_found_whatever_their_case(text, place, expected):
     start = text.index(place)
-    found = repeat_ranges(text, [(start, start + len(place))])
-    assert [text[a:b] for a, b in found] == expected
+    ranges = repeat_ranges(text, [(start, start + len(place))])
+    assert [text[a:b] for a, b in ranges] == expected
 
 
 def example(prompt: str, *given: str, response: str = " good") -> Example:
@@ -76,8 +76,8 @@ def test_a_short_annotated_span_inside_a_word_counts_but_not_its_repeats():
 )
 def test_identifiers_stand_in_other_texts_as_whole_words(string, text, stands):
     key = folded(string)
-    found = [*map(finder({key}), (folded(text), "", key[:-1]))]
-    assert found == [{key} if stands else set(), set(), set()]
+    matches = [*map(finder({key}), (folded(text), "", key[:-1]))]
+    assert matches == [{key} if stands else set(), set(), set()]
 
 
 # --- the sensitivity score ------------------------------------------------------------
@@ -104,8 +104,8 @@ def test_score2_is_the_equation(n_tasks):
 
 
 def test_score2_threshold_is_inclusive():
-    at, below = score2([[5, 1], [1, 0]]), score2([[1000, 199], [1, 0]])
-    assert at[1] == pytest.approx(0.0)  # d = 1: log(2 / 2)
+    at_threshold, below = score2([[5, 1], [1, 0]]), score2([[1000, 199], [1, 0]])
+    assert at_threshold[1] == pytest.approx(0.0)  # d = 1: log(2 / 2)
     assert below[1] == pytest.approx(0.199 / 2 * math.log(2))
 
 

@@ -304,9 +304,9 @@ def test_codes_of_no_type_are_counted():
 
 def test_existing_spans_win():
     text = "Dr. Ann Lee, 212-555-0147"
-    known = [Span(4, 7, "OTHER", "injected")]
-    (row,) = annotate([example("row", text, spans=tuple(known))])
-    assert row.spans == (known[0], Span(13, 25, "PHONE"))
+    known_spans = [Span(4, 7, "OTHER", "injected")]
+    (row,) = annotate([example("row", text, spans=tuple(known_spans))])
+    assert row.spans == (known_spans[0], Span(13, 25, "PHONE"))
 
 
 @pytest.mark.parametrize(
@@ -401,8 +401,8 @@ def test_presidio_names_come_from_the_model(monkeypatch):
     def people(text):
         start = text.index("Ann")
         person = SimpleNamespace(start_char=start, end_char=start + 7, label_="PERSON")
-        place = SimpleNamespace(start_char=0, end_char=2, label_="GPE")
-        return SimpleNamespace(ents=[place, person])
+        entity = SimpleNamespace(start_char=0, end_char=2, label_="GPE")
+        return SimpleNamespace(ents=[entity, person])
 
     presidio.by_presidio.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: name == "en_core_web_sm")
@@ -497,6 +497,6 @@ def test_no_hit_is_said_in_one_line(tmp_path, capsys):
     write_examples(tmp_path / "t.jsonl", [example("row", "nothing here")])
     arguments = ["data", "annotate", str(tmp_path / "t.jsonl")]
     assert run([*arguments, "-o", str(tmp_path / "a.jsonl")]) == 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("no identifier was found\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("no identifier was found\n") == 1

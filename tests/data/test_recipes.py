@@ -40,22 +40,25 @@ def test_tab(tmp_path):
     text = "PROCEDURE\n\nMr Ed Roe (no. 36244/06) wrote.\nHe won on 4 May 2006."
 
     def mention(of, type, mask):
-        at = text.index(of)
+        start = text.index(of)
         return {
             "entity_type": type,
-            "start_offset": at,
-            "end_offset": at + len(of),
+            "start_offset": start,
+            "end_offset": start + len(of),
             "span_text": of,
             "identifier_type": mask,
         }
 
-    one = [mention("Mr Ed Roe", "PERSON", "DIRECT"), mention("He", "PERSON", "NO_MASK")]
+    mentions = [
+        mention("Mr Ed Roe", "PERSON", "DIRECT"),
+        mention("He", "PERSON", "NO_MASK"),
+    ]
     two = [mention("Ed Roe", "PERSON", "QUASI"), mention("36244/06", "CODE", "DIRECT")]
     two += [mention("4 May 2006", "DATETIME", "QUASI")]
     for split in ("train", "dev"):
         case = {"doc_id": f"001-{split}", "text": text, "dataset_type": split}
         case["annotations"] = {
-            "annotator1": {"entity_mentions": one},
+            "annotator1": {"entity_mentions": mentions},
             "annotator2": {"entity_mentions": two},
         }
         (tmp_path / f"echr_{split}.json").write_text(json.dumps([case]))

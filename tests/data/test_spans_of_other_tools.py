@@ -35,9 +35,9 @@ def with_spans(path, *spans, text=TEXT):
 def test_spans_in_other_units_are_converted_where_the_string_shows_it(unit, tmp_path):
     path = tmp_path / "x.jsonl"
     with_spans(path, span_of(unit, type="EMAIL", value=MAIL))
-    (row,), told = imported(path)
+    (row,), notes = imported(path)
     assert [row.text[s.start : s.end] for s in row.spans] == [MAIL]
-    assert bool(told) == (unit != "characters")
+    assert bool(notes) == (unit != "characters")
 
 
 @pytest.mark.parametrize("unit", ["utf-16", "bytes"])
@@ -79,9 +79,9 @@ def test_places_under_another_name_are_told(column, value, tmp_path):
     path = tmp_path / "x.jsonl"
     row = {"prompt": "mail a@b.", "response": "ok", column: value}
     path.write_text(json.dumps(row) + "\n")
-    (read,), told = imported(path)
+    (read,), notes = imported(path)
     assert read.spans == ()
-    assert f"column '{column}' holds places in a text and is not read" in told[0]
+    assert f"column '{column}' holds places in a text and is not read" in notes[0]
     path.write_text(json.dumps({**row, column: [1, 2]}) + "\n")
     assert imported(path)[1] == []
 
@@ -89,6 +89,6 @@ def test_places_under_another_name_are_told(column, value, tmp_path):
 def test_decomposed_letters_are_told_and_kept(tmp_path):
     path = tmp_path / "x.jsonl"
     with_spans(path, text="Rene\u0301 Mu\u0308ller")
-    (row,), told = imported(path)
+    (row,), notes = imported(path)
     assert row.prompt == "Rene\u0301 Mu\u0308ller"
-    assert "1 row with decomposed letters" in told[0]
+    assert "1 row with decomposed letters" in notes[0]

@@ -61,33 +61,36 @@ def test_every_example_is_there_by_id_with_its_scores(build, rows, reference):
     assert [e.id for e in manifest.examples] == sorted(e.id for e in rows)
     encodings = encode(reference.tokenizer, [row.text for row in rows])
     for row, encoding in zip(rows, encodings, strict=True):
-        found = manifest.by_id[row.id]
-        assert (found.prompt, found.response) == (row.prompt, row.response)
-        assert (found.task, found.split, found.source_id) == (
+        example = manifest.by_id[row.id]
+        assert (example.prompt, example.response) == (row.prompt, row.response)
+        assert (example.task, example.split, example.source_id) == (
             row.task,
             row.split,
             row.source_id,
         )
-        assert found.kept == (0, len(encoding))
-        assert len(found.reference_unll) == len(found.classes) == len(encoding)
-        table = made_table([item(row.id, encoding, found.kept)])
-        assert found.reference_micronats[0] == -1
+        assert example.kept == (0, len(encoding))
+        assert len(example.reference_unll) == len(example.classes) == len(encoding)
+        table = made_table([item(row.id, encoding, example.kept)])
+        assert example.reference_micronats[0] == -1
         assert (
-            found.reference_micronats[1:].tolist()
+            example.reference_micronats[1:].tolist()
             == micro_nats(table.columns["nll"]).tolist()
         )
-        assert found.canary_id == (row.canary.id if row.canary else None)
-        for span, told in zip(row.spans, found.spans, strict=True):
+        assert example.canary_id == (row.canary.id if row.canary else None)
+        for span, manifest_span in zip(row.spans, example.spans, strict=True):
             tokens = encoding.span(span.start, span.end)
-            assert (told.token_start, told.token_end) == (tokens.start, tokens.end)
-            assert (told.start, told.end, told.type) == (
+            assert (manifest_span.token_start, manifest_span.token_end) == (
+                tokens.start,
+                tokens.end,
+            )
+            assert (manifest_span.start, manifest_span.end, manifest_span.type) == (
                 span.start,
                 span.end,
                 span.type,
             )
-            assert not found.eligible[tokens.start : tokens.end].any()
-        assert not set(found.low) & set(
-            np.flatnonzero(found.reference_micronats < 0).tolist()
+            assert not example.eligible[tokens.start : tokens.end].any()
+        assert not set(example.low) & set(
+            np.flatnonzero(example.reference_micronats < 0).tolist()
         )
 
 
@@ -170,26 +173,26 @@ def test_same_inputs_give_the_same_bytes_in_any_order(build, rows):
 
 
 def test_the_seed_decides_candidates_and_nothing_else(build):
-    one, other = build(), build(seed=1)
-    assert one.pairs == other.pairs
-    assert one.canaries != other.canaries
-    assert one.digest != other.digest
-    assert one.digest == build(name="another name").digest
+    manifest, reseeded = build(), build(seed=1)
+    assert manifest.pairs == reseeded.pairs
+    assert manifest.canaries != reseeded.canaries
+    assert manifest.digest != reseeded.digest
+    assert manifest.digest == build(name="another name").digest
 
 
 @pytest.mark.parametrize("size", [1, 7])
 def test_slices_of_any_size_give_the_same_manifest(build, monkeypatch, size):
-    whole = build(preset="paper")
+    paper_manifest = build(preset="paper")
     monkeypatch.setattr("spark_audit.manifest.layout.SLICE_ROWS", size)
-    assert content(build(preset="paper")) == content(whole)
-    assert whole.balance
-    assert whole.twins
+    assert content(build(preset="paper")) == content(paper_manifest)
+    assert paper_manifest.balance
+    assert paper_manifest.twins
 
 
 def test_progress_names_the_stages(build):
-    told: dict[str, tuple[int, int]] = {}
-    build(progress=lambda what, done, total: told.update({what: (done, total)}))
-    assert told == {
+    stages: dict[str, tuple[int, int]] = {}
+    build(progress=lambda what, done, total: stages.update({what: (done, total)}))
+    assert stages == {
         "scoring base, tokens": (33, 33),
         "matching, rows": (33, 33),
         "drawing canary candidates": (6, 6),
@@ -245,9 +248,9 @@ def test_a_redacted_manifest_has_no_items(build, reference):
 
 
 def test_another_tokenizer_is_refused(build, reference, make_tokenizer):
-    other = with_fields(reference, tokenizer=make_tokenizer(bos=False))
+    other_reference = with_fields(reference, tokenizer=make_tokenizer(bos=False))
     with pytest.raises(InputError) as caught:
-        items_for(build(), other, {Pass(): ["canary-a"]})
+        items_for(build(), other_reference, {Pass(): ["canary-a"]})
     assert str(caught.value).startswith("checkpoint 'base': example 'canary-a' has ")
     assert "give the tokenizer that the manifest was built with" in str(caught.value)
 

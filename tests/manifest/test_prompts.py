@@ -60,36 +60,36 @@ def items(case: Case) -> dict[tuple[str, str], Any]:
     """Continuations of the EMAILs by prompt and example."""
     manifest, loaded = case
     keys = asked_keys(manifest, OF_TWO)
-    found = items_for(manifest, loaded, {PROMPTED: keys})[PROMPTED]
-    assert [one.key for one in found] == keys
-    made = {}
-    for one in found:
-        prompt, start, example = components_of(one.key)
-        assert example_of(PROMPTED, one.key) == example
+    prompted_items = items_for(manifest, loaded, {PROMPTED: keys})[PROMPTED]
+    assert [item.key for item in prompted_items] == keys
+    item_by_key = {}
+    for item in prompted_items:
+        prompt, start, example = components_of(item.key)
+        assert example_of(PROMPTED, item.key) == example
         if int(start) == manifest.by_id[example].spans[1].start:
-            made[prompt, example] = one
-    return made
+            item_by_key[prompt, example] = item
+    return item_by_key
 
 
 def test_prompts_are_what_they_are_called(case):
     manifest, loaded = case
-    made = items(case)
-    assert len(made) == len(OF_TWO) * len(ROWS)
+    item_by_key = items(case)
+    assert len(item_by_key) == len(OF_TWO) * len(ROWS)
     text = {e.id: encode(loaded.tokenizer, [e.text])[0] for e in manifest.examples}
     for example in manifest.examples:
-        own = text[example.id]
+        own_text = text[example.id]
         span = example.spans[1]
         first, last = span.tokens or (0, 0)
         lead, body = (
-            own.ids[: own.n_leading_special],
-            own.ids[own.n_leading_special : first],
+            own_text.ids[: own_text.n_leading_special],
+            own_text.ids[own_text.n_leading_special : first],
         )
         for n in (8, 16, 32):
-            one = made[f"last{n}", example.id]
-            expected = [*lead, *body[-n:], *own.ids[first:last]]
-            assert one.ids.tolist() == expected
-        one = made["cue", example.id]
-        before = one.ids[one.positions < 0]
+            last_item = item_by_key[f"last{n}", example.id]
+            expected = [*lead, *body[-n:], *own_text.ids[first:last]]
+            assert last_item.ids.tolist() == expected
+        cue_item = item_by_key["cue", example.id]
+        before = cue_item.ids[cue_item.positions < 0]
         assert before[-CUE_TOKENS:].tolist() == body[-CUE_TOKENS:].tolist()
         assert len(before) <= len(lead) + MAX_TOKENS_BEFORE_CUE + CUE_TOKENS
         context = before[len(lead) : -CUE_TOKENS].tolist()
@@ -102,13 +102,15 @@ def test_prompts_are_what_they_are_called(case):
         assert context
         assert others
         assert {*others} <= {"b", "c:1"}
-        one = made["association", example.id]
+        association_item = item_by_key["association", example.id]
         name = example.text[example.spans[0].start : example.spans[0].end]
         mail = example.text[span.start : span.end]
-        said = loaded.tokenizer.decode(one.ids, skip_special_tokens=True)
-        assert said.strip() == f"The email address of {name} is {mail}"
+        decoded = loaded.tokenizer.decode(
+            association_item.ids, skip_special_tokens=True
+        )
+        assert decoded.strip() == f"The email address of {name} is {mail}"
         for prompt in OF_TWO:
-            written = made[prompt, example.id].row_positions
+            written = item_by_key[prompt, example.id].row_positions
             assert written[-1] >= len(mail)
             assert (np.diff(written) >= 0).all()
 
@@ -122,24 +124,26 @@ def test_further_identifiers_of_the_row_are_told_the_nearest_first(case):
     manifest = build_manifest(rows, loaded, name="four", caliper=2.0)
     (example,) = manifest.examples
     spans = {span.type: span for span in example.spans}
-    asked = CuedIdentifier(example, spans["EMAIL"], None)
-    assert asked.question("association") == "The email address of Anna Lee is "
-    told = "The email address of Anna Lee, phone number 555-0142, is "
-    assert asked.question("association2") == told
-    told = told.replace(", is", ", social security number 912-34-5678, is")
-    assert asked.question("association3") == told
+    cued = CuedIdentifier(example, spans["EMAIL"], None)
+    assert cued.question("association") == "The email address of Anna Lee is "
+    expected_prompt = "The email address of Anna Lee, phone number 555-0142, is "
+    assert cued.question("association2") == expected_prompt
+    expected_prompt = expected_prompt.replace(
+        ", is", ", social security number 912-34-5678, is"
+    )
+    assert cued.question("association3") == expected_prompt
     assert not CuedIdentifier(example, spans["NAME"], None).question("association")
     keys = asked_keys(manifest, ["association3"])
-    (made,) = items_for(manifest, loaded, {PROMPTED: keys})[PROMPTED][-1:]
-    said = loaded.tokenizer.decode(made.ids, skip_special_tokens=True)
-    assert said.strip() == told + mail
+    (item,) = items_for(manifest, loaded, {PROMPTED: keys})[PROMPTED][-1:]
+    decoded = loaded.tokenizer.decode(item.ids, skip_special_tokens=True)
+    assert decoded.strip() == expected_prompt + mail
     assert len(keys) == 3
 
 
 def test_a_prompt_without_a_row_that_lends_one_is_not_asked(case):
     _, loaded = case
-    alone = build_manifest(ROWS[:1], loaded, name="one", caliper=2.0)
-    prompts = {components_of(key)[0] for key in asked_keys(alone, OF_TWO)}
+    manifest_of_one = build_manifest(ROWS[:1], loaded, name="one", caliper=2.0)
+    prompts = {components_of(key)[0] for key in asked_keys(manifest_of_one, OF_TWO)}
     assert prompts == {*OF_TWO} - {"cue"}
     # "Anna Lee" in both rows of a cluster or in its own: nobody lends its own answer.
     pair = build_manifest([ROWS[0], ROWS[3]], loaded, name="two", caliper=2.0)
@@ -148,31 +152,31 @@ def test_a_prompt_without_a_row_that_lends_one_is_not_asked(case):
 
 def test_scores_are_those_of_the_whole_text_and_resume(case, tmp_path):
     manifest, loaded = case
-    made = list(items(case).values())
+    prompted_items = list(items(case).values())
     store = Store(tmp_path / "store")
-    score(loaded, made[:7], passes=[PROMPTED], store=store)
+    score(loaded, prompted_items[:7], passes=[PROMPTED], store=store)
     again = Store(tmp_path / "store")
-    found = score(loaded, made, passes=[PROMPTED], store=again)[PROMPTED]
-    for one in made:
-        whole = Item(one.key, one.ids, np.arange(len(one.ids), dtype=np.int32))
-        plain = score(loaded, [whole])[Pass()]
-        rows = found.rows(one.key)
+    table = score(loaded, prompted_items, passes=[PROMPTED], store=again)[PROMPTED]
+    for item in prompted_items:
+        full_item = Item(item.key, item.ids, np.arange(len(item.ids), dtype=np.int32))
+        plain = score(loaded, [full_item])[Pass()]
+        rows = table.rows(item.key)
         n = rows.stop - rows.start
-        assert n == len(one.row_positions) > 0
-        for name, values in found.columns.items():
+        assert n == len(item.row_positions) > 0
+        for name, values in table.columns.items():
             expected = plain.columns[name][-n:]
             np.testing.assert_allclose(values[rows], expected, atol=1e-4)
 
 
 def test_prompts_with_the_same_ids_are_scored_once(case):
     _, loaded = case
-    made = items(case)
-    short = made["last16", "a"], made["last32", "a"]
+    item_by_key = items(case)
+    short = item_by_key["last16", "a"], item_by_key["last32", "a"]
     if len(short[0].ids) == len(short[1].ids):
         keys = Store(None).pass_items(loaded, short, PROMPTED).store_keys()
         assert len(set(keys.values())) == 1
     # The question is the same in both rows of one person.
-    same = made["association", "a"], made["association", "d"]
+    same = item_by_key["association", "a"], item_by_key["association", "d"]
     assert (
         len(set(Store(None).pass_items(loaded, same, PROMPTED).store_keys().values()))
         == 1

@@ -82,7 +82,7 @@ def test_scores_are_those_of_each_row_with_the_string_replaced(case):
     keys = keys_of(manifest)
     assert len(keys) >= 9
     cut = [e.id for e in manifest.examples if e.kept[0] > 0]
-    assert any(key.endswith(f":{one}") for key in keys for one in cut)
+    assert any(key.endswith(f":{item}") for key in keys for item in cut)
     items = items_for(manifest, loaded, {KIND: keys})[KIND]
     scored = score(loaded, items, passes=[KIND])
     assert scored.notes == ()
@@ -99,8 +99,10 @@ def test_scores_are_those_of_each_row_with_the_string_replaced(case):
             table = scored[KIND]
             rows = table.rows(key)
             for i, string in enumerate(canary.candidates):
-                other = text[: context.char_start] + string + text[context.char_end :]
-                (encoding,) = encode(loaded.tokenizer, [other])
+                text_with_string = (
+                    text[: context.char_start] + string + text[context.char_end :]
+                )
+                (encoding,) = encode(loaded.tokenizer, [text_with_string])
                 fed, positions = encoding.model_input(example.kept)
                 ids = torch.from_numpy(fed.astype(np.int64))[None]
                 with torch.inference_mode():
@@ -110,8 +112,8 @@ def test_scores_are_those_of_each_row_with_the_string_replaced(case):
                 inside = (positions >= span.start) & (positions < span.end)
                 expected = nll[inside[1:]]
                 assert len(expected) == span.end - span.start
-                found = table.columns["nll_mean"][rows][i]
-                assert found == pytest.approx(expected.mean(), abs=1e-5)
+                nll_found = table.columns["nll_mean"][rows][i]
+                assert nll_found == pytest.approx(expected.mean(), abs=1e-5)
     loaded.model.float()
 
 
@@ -119,29 +121,35 @@ def test_the_true_candidate_is_the_row_itself(case):
     manifest, loaded = case
     keys = keys_of(manifest)
     plan = {KIND: keys, Pass(): [e.id for e in manifest.examples]}
-    found = items_for(manifest, loaded, plan)
-    plain: dict[str, Item] = {item.key: item for item in found[Pass()]}
-    sets: dict[str, Candidates] = {item.key: item for item in found[KIND]}
+    items = items_for(manifest, loaded, plan)
+    plain: dict[str, Item] = {item.key: item for item in items[Pass()]}
+    sets: dict[str, Candidates] = {item.key: item for item in items[KIND]}
     assert list(sets) == keys
-    whole = score(loaded, found[Pass()])[Pass()]
+    full_table = score(loaded, items[Pass()])[Pass()]
     for canary in manifest.canaries:
         if canary.true_index is None:
             continue
         for context in canary.contexts:
-            one = sets[key_of("canary", canary.canary_id, canary.part, context.example)]
-            assert len(one.rows) == N
-            assert {len(ids) for ids in one.rows} == {len(one.rows[0])}
-            assert len({ids.tobytes() for ids in one.rows}) == N
+            candidate_set = sets[
+                key_of("canary", canary.canary_id, canary.part, context.example)
+            ]
+            assert len(candidate_set.rows) == N
+            assert {len(ids) for ids in candidate_set.rows} == {
+                len(candidate_set.rows[0])
+            }
+            assert len({ids.tobytes() for ids in candidate_set.rows}) == N
             row = plain[context.example].ids
-            true = np.append(one.prefix, one.rows[canary.true_index])
+            true = np.append(
+                candidate_set.prefix, candidate_set.rows[canary.true_index]
+            )
             np.testing.assert_array_equal(true, row[: len(true)])
             if canary.n_tokens and context is canary.contexts[0]:
-                assert len(one.rows[0]) == canary.n_tokens
+                assert len(candidate_set.rows[0]) == canary.n_tokens
             # The plain pass says the same of it.
-            table = score(loaded, [one], passes=[KIND])[KIND]
+            table = score(loaded, [candidate_set], passes=[KIND])[KIND]
             end = len(true) - 1
-            start = len(one.prefix) - 1
-            nll = whole.columns["nll"][whole.rows(context.example)][start:end]
+            start = len(candidate_set.prefix) - 1
+            nll = full_table.columns["nll"][full_table.rows(context.example)][start:end]
             assert table.columns["nll_sum"][canary.true_index] == pytest.approx(
                 nll.sum(), rel=1e-4
             )
@@ -149,25 +157,25 @@ def test_the_true_candidate_is_the_row_itself(case):
 
 def test_a_coin_is_a_canary_and_its_neighbour_among_the_candidates(case):
     manifest, loaded = case
-    whole = {
+    item_by_key = {
         item.key: item
         for item in items_for(manifest, loaded, {KIND: keys_of(manifest)})[KIND]
     }
     coins = 0
-    for one in manifest.canaries:
-        if one.part != "full" or one.true_index is None:
+    for canary in manifest.canaries:
+        if canary.part != "full" or canary.true_index is None:
             continue
-        row = one.contexts[0].example
-        key, at = (
-            key_of("coin", one.canary_id, row),
-            one.true_index - one.true_index % 2,
+        row = canary.contexts[0].example
+        key, first_index = (
+            key_of("coin", canary.canary_id, row),
+            canary.true_index - canary.true_index % 2,
         )
-        every = whole[key_of("canary", one.canary_id, "full", row)]
+        canary_item = item_by_key[key_of("canary", canary.canary_id, "full", row)]
         (pair,) = items_for(manifest, loaded, {KIND: [key]})[KIND]
         assert [ids.tolist() for ids in pair.rows] == [
-            ids.tolist() for ids in every.rows[at : at + 2]
+            ids.tolist() for ids in canary_item.rows[first_index : first_index + 2]
         ]
-        assert np.array_equal(pair.prefix, every.prefix)
+        assert np.array_equal(pair.prefix, canary_item.prefix)
         coins += 1
     assert coins
 
@@ -176,8 +184,8 @@ def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(case):
     manifest, loaded = case
     key = key_of("canary", "c1", "full", "c")
     if has_bos(loaded):
-        (one,) = items_for(manifest, loaded, {KIND: [key]})[KIND]
-        assert one.prefix.tolist() == [1]
+        (item,) = items_for(manifest, loaded, {KIND: [key]})[KIND]
+        assert item.prefix.tolist() == [1]
     else:
         assert key not in keys_of(manifest)
         with pytest.raises(InputError, match="cut off"):
@@ -208,9 +216,9 @@ def test_a_set_that_does_not_fit_its_row_is_refused(change, message, case):
     manifest, loaded = case
     canary = manifest.canaries[0]
     key = key_of("canary", canary.canary_id, canary.part, canary.contexts[0].example)
-    other = changed(manifest, 0, **change(canary))
+    changed_manifest = changed(manifest, 0, **change(canary))
     with pytest.raises(InputError, match=message) as caught:
-        items_for(other, loaded, {KIND: [key]})
+        items_for(changed_manifest, loaded, {KIND: [key]})
     assert repr(key) in str(caught.value)
     assert not any(string in str(caught.value) for string in canary.candidates)
 
@@ -253,11 +261,11 @@ def test_prompts_of_plain_rows_are_those_of_a_manifest(case):
     starts = {row.id: text.first_token_past(len(row.prompt)) for row, text in rows}
     assert starts == {e.id: e.response_token for e in manifest.examples}
     keys = ["e", "a", "d"]
-    found = row_prompts(rows, keys, limit=manifest.settings.max_length)
+    items = row_prompts(rows, keys, limit=manifest.settings.max_length)
     expected = items_for(manifest, loaded, {Pass("generate"): keys})[Pass("generate")]
-    assert [one.key for one in found] == keys
-    for one, other in zip(found, expected, strict=True):
-        assert one.content() == other.content()
+    assert [item.key for item in items] == keys
+    for item, expected_item in zip(items, expected, strict=True):
+        assert item.content() == expected_item.content()
 
 
 def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer):
@@ -269,18 +277,18 @@ def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer):
     )
     size = [len(text) - text.first_token_past(len(row.prompt)) for row, text in rows]
     assert size[1] > size[0] == size[2]
-    (one,) = row_prompts(rows, ["a"], limit=None)
-    assert one.labels == (" good", " zzzzzzzz")
-    assert one.max_new_tokens == size[1] + MORE_TOKENS
+    (item,) = row_prompts(rows, ["a"], limit=None)
+    assert item.labels == (" good", " zzzzzzzz")
+    assert item.max_new_tokens == size[1] + MORE_TOKENS
     np.testing.assert_array_equal(
-        one.ids, tiny_tokenizer("The food. Label:")["input_ids"]
+        item.ids, tiny_tokenizer("The food. Label:")["input_ids"]
     )
-    (one,) = row_prompts(rows, ["c"], limit=None)
-    assert one.max_new_tokens == size[2] + MORE_TOKENS
+    (item,) = row_prompts(rows, ["c"], limit=None)
+    assert item.max_new_tokens == size[2] + MORE_TOKENS
     # Half of a small context at most is the answer's.
-    (one,) = row_prompts(rows, ["a"], limit=10)
-    assert (len(one.ids), one.max_new_tokens) == (5, 5)
-    assert one.ids[0] == 1
+    (item,) = row_prompts(rows, ["a"], limit=10)
+    assert (len(item.ids), item.max_new_tokens) == (5, 5)
+    assert item.ids[0] == 1
 
 
 def test_a_response_without_a_token_begins_at_the_texts_end(tiny_tokenizer):

@@ -41,11 +41,11 @@ def made(
     for task, count in enumerate(counts):
         for _ in range(count):
             cluster = len(set(clusters))
-            own = np.clip(p + rng.normal(0, 0.2), 0, 1)
+            own_share = np.clip(p + rng.normal(0, 0.2), 0, 1)
             for _ in range(int(rng.integers(1, rows + 1))):
                 tasks.append(task)
                 clusters.append(cluster)
-                correct.append(rng.random(stages) < own)
+                correct.append(rng.random(stages) < own_share)
     return Answers.of_rows(
         np.array(correct, dtype=float),
         np.array(tasks),
@@ -69,15 +69,15 @@ def accuracy_metrics(matrix: ArrayLike) -> dict[str, float]:
 
 
 def test_the_papers_pecl_matrix_gives_the_papers_figures():
-    found = accuracy_metrics(PECL)
-    assert round(found["last"], 4) == 0.6585
-    assert round(found["avg"], 4) == 0.6312
-    assert round(found["bwt"], 4) == 0.0930
+    metrics = accuracy_metrics(PECL)
+    assert round(metrics["last"], 4) == 0.6585
+    assert round(metrics["avg"], 4) == 0.6312
+    assert round(metrics["bwt"], 4) == 0.0930
     # By hand: 0.063 - 0.38 - 0.043 + 0.006 - 0.007, over five.
-    assert found["forgetting"] == pytest.approx(
+    assert metrics["forgetting"] == pytest.approx(
         (0.063 - 0.38 - 0.043 + 0.006 - 0.007) / 5
     )
-    assert found["learning_accuracy"] == pytest.approx(
+    assert metrics["learning_accuracy"] == pytest.approx(
         (0.843 + 0.013 + 0.800 + 0.943 + 0.660 + 0.227) / 6
     )
 
@@ -137,11 +137,11 @@ def test_one_task_gives_the_interval_of_a_rate():
     """Without strata it is the clustered rate of ``rate_estimate``, rare ones too."""
     for p in (0.6, 0.98):
         answers = made([40], stages=1, p=p, seed=3)
-        ours = accuracy_estimate(answers, "last")
-        theirs = rate_estimate(answers.correct[:, 0, 0], answers.trials[:, 0])
-        assert ours.interval == theirs.interval
-        assert (ours.value, ours.low, ours.high) == pytest.approx(
-            (theirs.value, theirs.low, theirs.high)
+        estimate = accuracy_estimate(answers, "last")
+        rate = rate_estimate(answers.correct[:, 0, 0], answers.trials[:, 0])
+        assert estimate.interval == rate.interval
+        assert (estimate.value, estimate.low, estimate.high) == pytest.approx(
+            (rate.value, rate.low, rate.high)
         )
 
 
@@ -164,14 +164,14 @@ def test_percentile_interval_keeps_the_tasks_apart():
     answers = made([12, 25, 3], stages=3, seed=5)
     strata = answers.strata()
     weights = draw_in_strata(strata, replicates=400, seed=0)
-    whole = weights.drawn[:, weights.column]
+    weights_by_cluster = weights.drawn[:, weights.column]
     for stratum in np.unique(strata):
         held = strata == stratum
-        assert (whole[:, held].sum(axis=1) == held.sum()).all()
+        assert (weights_by_cluster[:, held].sum(axis=1) == held.sum()).all()
     drawn = weights.totals(answers.sums)
     estimate = accuracy_estimate(answers, "avg", drawn=drawn)
     drawn = []
-    for row in whole:
+    for row in weights_by_cluster:
         copy = Answers(
             answers.correct * row[:, None, None], answers.trials * row[:, None]
         )
@@ -189,10 +189,12 @@ def test_a_source_in_several_tasks_is_one_cluster():
     together = Answers.of_rows(
         correct, tasks, np.tile(np.arange(30), 2), n_tasks=2, n_clusters=30
     )
-    apart = Answers.of_rows(correct, tasks, np.arange(60), n_tasks=2, n_clusters=60)
-    one, two = (accuracy_estimate(a, "last") for a in (together, apart))
-    assert one.clusters == 30
-    assert one.se == pytest.approx(np.sqrt(2) * two.se, rel=0.03)  # type: ignore[operator]
+    separate = Answers.of_rows(correct, tasks, np.arange(60), n_tasks=2, n_clusters=60)
+    estimate_together, two = (
+        accuracy_estimate(a, "last") for a in (together, separate)
+    )
+    assert estimate_together.clusters == 30
+    assert estimate_together.se == pytest.approx(np.sqrt(2) * two.se, rel=0.03)  # type: ignore[operator]
 
 
 # --- paired ---------------------------------------------------------------------------
@@ -204,21 +206,23 @@ def test_forgetting_has_no_shares():
 
 
 def test_a_difference_is_paired():
-    ours = made([30, 30], stages=2, seed=4)
-    worse = ours.correct.copy()
-    some = np.flatnonzero(ours.correct[:, 1].sum(axis=1) > 0)[:6]
-    worse[some, 1] = 0
-    theirs = Answers(worse, ours.trials)
-    estimate = accuracy_difference(ours, theirs, "last")
+    answers = made([30, 30], stages=2, seed=4)
+    worse = answers.correct.copy()
+    right_clusters = np.flatnonzero(answers.correct[:, 1].sum(axis=1) > 0)[:6]
+    worse[right_clusters, 1] = 0
+    worse_answers = Answers(worse, answers.trials)
+    estimate = accuracy_difference(answers, worse_answers, "last")
     gap = (
-        accuracy_metrics(ours.matrix())["last"]
-        - accuracy_metrics(theirs.matrix())["last"]
+        accuracy_metrics(answers.matrix())["last"]
+        - accuracy_metrics(worse_answers.matrix())["last"]
     )
     assert estimate.value == pytest.approx(gap)
-    alone = accuracy_estimate(ours, "last")
-    assert estimate.se < 0.8 * alone.se  # type: ignore[operator]
-    apart = cluster_shares(ours, "last") - cluster_shares(theirs, "last")
-    assert sign_flip(apart, seed=0) == pytest.approx(2 / 2**6)
+    estimate_alone = accuracy_estimate(answers, "last")
+    assert estimate.se < 0.8 * estimate_alone.se  # type: ignore[operator]
+    share_differences = cluster_shares(answers, "last") - cluster_shares(
+        worse_answers, "last"
+    )
+    assert sign_flip(share_differences, seed=0) == pytest.approx(2 / 2**6)
 
 
 def test_other_questions_cannot_be_compared():

@@ -55,10 +55,13 @@ def test_of_a_count_it_is_the_exact_limit(level, hits):
 def test_of_rates_it_is_newcombes_limit_of_the_limits_of_both(level):
     rng = np.random.default_rng(0)
     many = rng.random(80) < 0.4
-    for ours, theirs in ((many, many[:50]), (np.zeros(60), np.zeros(40))):
+    for trained_hits, held_out_hits in (
+        (many, many[:50]),
+        (np.zeros(60), np.zeros(40)),
+    ):
         sides = [
-            rate_side(ours, np.ones(len(ours)), sign=1),
-            rate_side(theirs, np.ones(len(theirs)), sign=-1),
+            rate_side(trained_hits, np.ones(len(trained_hits)), sign=1),
+            rate_side(held_out_hits, np.ones(len(held_out_hits)), sign=-1),
         ]
         assert sides[0] is not None
         assert sides[1] is not None
@@ -67,8 +70,8 @@ def test_of_rates_it_is_newcombes_limit_of_the_limits_of_both(level):
         upper = math.hypot(high - sides[0].share, sides[1].share - low)
         expected = sides[0].share - sides[1].share + upper
         assert at_most(bound, level) == pytest.approx(expected)
-        if not ours.any():
-            exact = stats.binomtest(0, len(ours)).proportion_ci(1 - level)
+        if not trained_hits.any():
+            exact = stats.binomtest(0, len(trained_hits)).proportion_ci(1 - level)
             assert high == pytest.approx(exact.high)
 
 
@@ -77,9 +80,9 @@ def test_limits_of_a_rate_at_5_percent_are_those_of_its_estimate(events):
     happened = np.arange(60) < events
     trials = 1 + np.arange(60) % 3
     side = rate_side(happened * trials, trials, sign=1)
-    found = rate_estimate(happened * trials, trials)
+    estimate = rate_estimate(happened * trials, trials)
     assert side is not None
-    assert rate_limits_at(side, 0.05) == pytest.approx((found.low, found.high))
+    assert rate_limits_at(side, 0.05) == pytest.approx((estimate.low, estimate.high))
 
 
 def test_it_is_never_within_the_interval_of_95_percent_nor_narrower_for_more_tests():
@@ -145,8 +148,8 @@ def test_exposures_above_it_are_rejected_by_the_exact_test_of_the_mean(n):
     for shift, is_rejected in ((0.3, True), (-0.3, False)):
         if end + shift > means[-1]:
             continue
-        own = odds[np.searchsorted(means, end + shift)]
-        drawn = rng.choice(bits, (20000, n), p=own).mean(axis=1)
+        own_exposures = odds[np.searchsorted(means, end + shift)]
+        drawn = rng.choice(bits, (20000, n), p=own_exposures).mean(axis=1)
         share = np.mean(drawn <= mean)
         # A canary of few may be remembered whole: the limit can be that of mixtures.
         assert share < level or not is_rejected
@@ -164,9 +167,9 @@ def test_of_the_same_audit_it_is_close_to_the_inversion_of_the_permutation_test(
     trained = np.arange(60) < 36
     sides = Sides(trained, np.ones(60), np.arange(60), np.zeros((60, 1), int))
     change = rng.normal(0, 0.5, 60)
-    found = memory(change, sides)
+    result = memory(change, sides)
     (bound,) = t_bound(
-        found.difference.value, found.difference.low, df=found.freedom, direction=-1
+        result.difference.value, result.difference.low, df=result.freedom, direction=-1
     )
     end = at_most(bound, 0.05)
     assert end < 0
@@ -183,17 +186,19 @@ def test_the_benchmarks_many_excesses_are_those_of_the_audit(benchmark):
     score[:, :n] += 0.9
     many = benchmark.above_texts(score, texts)
     design = Design.of(np.arange(2 * n) < n, np.arange(2 * n).astype(str), None)
-    for place in range(3):
-        apart, p = auc_difference(design, score[place], texts[place])
-        own, chance_p = auc_estimate(design, score[place])
-        assert apart.value is not None
-        assert own.value is not None
-        assert own.high is not None
-        assert many.value[place] == pytest.approx(min(apart.value, own.value - 0.5))
-        assert many.high[place] == pytest.approx(min(apart.high, own.high - 0.5))
-        smaller = apart if apart.value <= own.value - 0.5 else own
-        assert many.df[place] == pytest.approx(smaller.df)
-        assert many.p[place] == pytest.approx(max(p, chance_p))
+    for index in range(3):
+        excess, p = auc_difference(design, score[index], texts[index])
+        own_auc, chance_p = auc_estimate(design, score[index])
+        assert excess.value is not None
+        assert own_auc.value is not None
+        assert own_auc.high is not None
+        assert many.value[index] == pytest.approx(
+            min(excess.value, own_auc.value - 0.5)
+        )
+        assert many.high[index] == pytest.approx(min(excess.high, own_auc.high - 0.5))
+        smaller = excess if excess.value <= own_auc.value - 0.5 else own_auc
+        assert many.df[index] == pytest.approx(smaller.df)
+        assert many.p[index] == pytest.approx(max(p, chance_p))
 
 
 @pytest.mark.parametrize("tests", [1, 38])
@@ -212,9 +217,9 @@ def test_of_audits_that_found_nothing_few_have_more_than_at_most(
     benchmark, name, tests
 ):
     """Few audits: the whole table stands in ``benchmarks/at_most.md``."""
-    found = benchmark.outcome(name, tests=tests, audits=150)
-    assert found.nothing[0] >= 130
+    outcome = benchmark.outcome(name, tests=tests, audits=150)
+    assert outcome.nothing[0] >= 130
     # Of hundreds of audits, with three standard errors of a share of 5%.
-    assert found.share <= 0.05 + 3 * (0.05 * 0.95 / sum(found.nothing)) ** 0.5
+    assert outcome.share <= 0.05 + 3 * (0.05 * 0.95 / sum(outcome.nothing)) ** 0.5
     # It is no trivial bound either.
-    assert found.ends < 3
+    assert outcome.ends < 3

@@ -39,10 +39,14 @@ class TestWeights:
                 max_t(table[:9], seed=2),
             ]
 
-        whole = everything()
+        replicates_at_once = everything()
         monkeypatch.setattr("spark_audit.stats.bootstrap._REPLICATES_CHUNK", 39)
-        for one, other in zip(whole, everything(), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-13, equal_nan=True)
+        for replicates, replicates_in_blocks in zip(
+            replicates_at_once, everything(), strict=True
+        ):
+            np.testing.assert_allclose(
+                replicates, replicates_in_blocks, rtol=1e-13, equal_nan=True
+            )
 
 
 class TestMedianReplicates:
@@ -56,15 +60,15 @@ class TestMedianReplicates:
         codes = np.array([c for c, _ in rows])
         values = np.array([v for _, v in rows])
         weights = draw_weights(4, replicates=6, seed=seed)
-        found = median_replicates(weights, values, codes)
-        for weight, one in zip(weights.drawn, found, strict=True):
+        medians = median_replicates(weights, values, codes)
+        for weight, median in zip(weights.drawn, medians, strict=True):
             expanded = np.repeat(values, weight[codes])
             if len(expanded):
-                assert one == np.median(expanded)
+                assert median == np.median(expanded)
             else:
-                assert np.isnan(one)
+                assert np.isnan(median)
 
     def test_no_values(self):
         weights = draw_weights(2, replicates=3, seed=0)
-        found = median_replicates(weights, [], np.array([], dtype=int))
-        assert np.isnan(found).all()
+        medians = median_replicates(weights, [], np.array([], dtype=int))
+        assert np.isnan(medians).all()

@@ -82,12 +82,12 @@ class TestTies:
         assert exposure_bits(1, N, ties=N - 1) == pytest.approx(null, abs=1e-12)
         assert lower_tail_exposure(1, N, ties=N - 1) == pytest.approx(null, abs=1e-12)
         assert exposure_bits((N + 1) / 2, N) < null - 0.4
-        found = top_k([1] * 50, k=10, n_candidates=N, ties=[N - 1] * 50)
-        assert found.hits == pytest.approx(500 / N)
-        assert found.rate == pytest.approx(found.null)
-        assert found.p == 1.0
-        assert found.low == 0.0
-        assert found.high == top_k([1] + [N] * 49, k=10, n_candidates=N).high
+        estimate = top_k([1] * 50, k=10, n_candidates=N, ties=[N - 1] * 50)
+        assert estimate.hits == pytest.approx(500 / N)
+        assert estimate.rate == pytest.approx(estimate.null)
+        assert estimate.p == 1.0
+        assert estimate.low == 0.0
+        assert estimate.high == top_k([1] + [N] * 49, k=10, n_candidates=N).high
         assert uniformity_p([1] * 50, [N] * 50, ties=[N - 1] * 50) > 0.02
 
     def test_a_mean_of_mid_ranks_between_two_points_has_the_larger_p(self):
@@ -114,9 +114,9 @@ class TestNull:
 
     def test_equals_enumeration_of_three_canaries(self):
         sizes = [5, 7, 7]
-        every = list(itertools.product(*(range(1, size + 1) for size in sizes)))
-        means = np.array([np.mean(one) for one in every])
-        bits = np.array([exposure_bits(one, sizes).mean() for one in every])
+        all_ranks = list(itertools.product(*(range(1, size + 1) for size in sizes)))
+        means = np.array([np.mean(ranks) for ranks in all_ranks])
+        bits = np.array([exposure_bits(ranks, sizes).mean() for ranks in all_ranks])
         ranks, exposures = null_mean(sizes, of="rank"), null_mean(sizes)
         # Some sums lie within a grid step of each other: compare between them.
         for value in np.unique(means):
@@ -128,9 +128,9 @@ class TestNull:
             assert exposures.above(value) == pytest.approx(expected, abs=1e-9)
 
     def test_tails_never_reach_zero(self):
-        found = null_mean([N] * 50)
-        assert 0 < found.above(9.0) <= 1e-11
-        assert found.above(-1.0) == pytest.approx(1.0, abs=1e-12)
+        estimate = null_mean([N] * 50)
+        assert 0 < estimate.above(9.0) <= 1e-11
+        assert estimate.above(-1.0) == pytest.approx(1.0, abs=1e-12)
 
     def test_refuses(self):
         with pytest.raises(ValueError, match="^n_candidates must have shape"):
@@ -153,18 +153,18 @@ class TestTopK:
     def test_chance_of_hits(self, k, tails):
         for hits, p in tails.items():
             ranks = [1] * hits + [N] * (50 - hits)
-            found = top_k(ranks, k=k, n_candidates=N)
-            assert (found.hits, found.rate) == (hits, hits / 50)
-            assert found.p == pytest.approx(p, abs=5e-5)
-            assert found.null == k / N
+            estimate = top_k(ranks, k=k, n_candidates=N)
+            assert (estimate.hits, estimate.rate) == (hits, hits / 50)
+            assert estimate.p == pytest.approx(p, abs=5e-5)
+            assert estimate.null == k / N
             test = stats.binomtest(hits, 50, k / N, alternative="greater")
-            assert found.p == pytest.approx(test.pvalue, rel=1e-9)
+            assert estimate.p == pytest.approx(test.pvalue, rel=1e-9)
 
     def test_smallest_rate_that_is_found(self):
         for k, hits, rate in ((1, 2, 0.059), (10, 4, 0.108)):
-            found = top_k_mde(50, k=k, n_candidates=N)
-            assert found == pytest.approx(rate, abs=5e-4)
-            assert stats.binom.sf(hits - 1, 50, found) == pytest.approx(0.8)
+            smallest_rate = top_k_mde(50, k=k, n_candidates=N)
+            assert smallest_rate == pytest.approx(rate, abs=5e-4)
+            assert stats.binom.sf(hits - 1, 50, smallest_rate) == pytest.approx(0.8)
             assert stats.binom.sf(hits - 1, 50, k / N) <= 0.05
             assert stats.binom.sf(hits - 2, 50, k / N) > 0.05
 

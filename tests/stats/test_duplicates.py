@@ -23,20 +23,20 @@ def by_brute_force(
         words = normalise_text(text).split()
         grams = {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
         sets.append(grams or {tuple(words)})
-    found = []
+    pairs = []
     for i, j in itertools.combinations(range(len(texts)), 2):
         jaccard = len(sets[i] & sets[j]) / len(sets[i] | sets[j])
         if jaccard >= threshold:
-            found.append((i, j, jaccard))
-    return found
+            pairs.append((i, j, jaccard))
+    return pairs
 
 
 def assert_groups(
     texts: list[str], threshold: float, n: int, pairs: list[tuple[int, int, float]]
 ) -> None:
-    found = duplicate_groups(texts, threshold=threshold, n=n)
+    groups = duplicate_groups(texts, threshold=threshold, n=n)
     expected = connected_components(len(texts), [(i, j) for i, j, _ in pairs])
-    assert found.tolist() == expected.tolist()
+    assert groups.tolist() == expected.tolist()
 
 
 def variants(
@@ -49,8 +49,10 @@ def variants(
         if out and rng.random() < 0.6:
             new = list(out[rng.integers(len(out))])
             for _ in range(rng.integers(0, changes + 1)):
-                at = int(rng.integers(len(new)))
-                new[at : at + int(rng.integers(0, 2))] = [vocabulary[rng.integers(60)]]
+                position = int(rng.integers(len(new)))
+                new[position : position + int(rng.integers(0, 2))] = [
+                    vocabulary[rng.integers(60)]
+                ]
         else:
             length = int(rng.integers(1, words))
             new = [vocabulary[i] for i in rng.integers(0, 60, length)]
@@ -84,15 +86,15 @@ def test_normalise(text, normal):
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_equals_brute_force(threshold, n, n_worlds):
     rng = np.random.default_rng([n, int(10 * threshold)])
-    found = 0
+    n_found = 0
     for _ in range(n_worlds):
         texts = variants(rng, texts=40, words=45, changes=2)
         # Pairs by themselves too: a chain joins texts that are not alike.
         for few in (texts, *itertools.combinations(texts[:12], 2)):
             expected = by_brute_force(few, threshold, n)
             assert_groups(few, threshold, n, expected)
-            found += sum(jaccard < 1 for *_, jaccard in expected)
-    assert found >= 10 or threshold == 1
+            n_found += sum(jaccard < 1 for *_, jaccard in expected)
+    assert n_found >= 10 or threshold == 1
 
 
 @settings(max_examples=150, deadline=None)
@@ -124,8 +126,8 @@ def test_threshold_is_inclusive():
 def test_round_off_in_a_filter_loses_nothing():
     # 7 of 25 words are shared, and 0.28 * 25 is a little more than 7 in floating point.
     assert 0.28 * 25 > 7
-    shared, own = [f"s{i}" for i in range(7)], [f"o{i}" for i in range(18)]
-    texts = [" ".join(own + shared), " ".join(shared)]
+    shared, own_words = [f"s{i}" for i in range(7)], [f"o{i}" for i in range(18)]
+    texts = [" ".join(own_words + shared), " ".join(shared)]
     assert duplicate_groups(texts, threshold=0.28, n=1).tolist() == [0, 0]
 
 

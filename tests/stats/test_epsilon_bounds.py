@@ -34,20 +34,20 @@ class TestCandidateGuess:
         ],
     )
     def test_of_50_canaries_among_512(self, k, hits, epsilon):
-        found = candidate_guess_bound(hits, 50, n_candidates=N, k=k)
-        assert found.canary == pytest.approx(epsilon, abs=5e-5)
+        bound = candidate_guess_bound(hits, 50, n_candidates=N, k=k)
+        assert bound.canary == pytest.approx(epsilon, abs=5e-5)
 
     @pytest.mark.parametrize(("k", "hits"), [(1, 2), (1, 50), (10, 4), (100, 30)])
     def test_is_where_the_binomial_test_stops_rejecting(self, k, hits):
-        found = candidate_guess_bound(hits, 50, n_candidates=N, k=k).canary
-        p = stats.binom.sf(hits - 1, 50, top_k_probability(found, k, N))
+        epsilon = candidate_guess_bound(hits, 50, n_candidates=N, k=k).canary
+        p = stats.binom.sf(hits - 1, 50, top_k_probability(epsilon, k, N))
         assert p == pytest.approx(0.05, rel=1e-6)
 
     def test_rows_and_adjacency_share_it_out(self):
-        found = candidate_guess_bound(25, 50, n_candidates=N, rows=6)
-        assert found.record == found.canary / 6
-        assert found.canary_add_remove == found.canary / 2
-        assert found.record_add_remove == found.canary / 12
+        bound = candidate_guess_bound(25, 50, n_candidates=N, rows=6)
+        assert bound.record == bound.canary / 6
+        assert bound.canary_add_remove == bound.canary / 2
+        assert bound.record_add_remove == bound.canary / 12
 
     def test_refuses(self):
         for options in ({"k": 0}, {"k": N}, {"rows": 0}):
@@ -68,8 +68,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     def beyond(epsilon: float) -> float:
         low, high = -epsilon / mu - mu / 2, -epsilon / mu + mu / 2
-        left = np.exp(epsilon + stats.norm.logcdf(low))
-        return float(stats.norm.cdf(high) - left - delta)
+        share_left = np.exp(epsilon + stats.norm.logcdf(low))
+        return float(stats.norm.cdf(high) - share_left - delta)
 
     if mu <= 0 or beyond(0.0) <= 0:
         return 0.0
@@ -101,10 +101,10 @@ def most_likely(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
         wrong = np.where(js >= i - 1, r - js, 0) / m
         rows += [right - np.exp(epsilon) * wrong, right - np.exp(-epsilon) * wrong]
         limits += [delta, 1 - np.exp(-epsilon) * (1 - delta)]
-    found = optimize.linprog(
+    solution = optimize.linprog(
         -(js >= v).astype(float), A_ub=np.array(rows), b_ub=limits, bounds=(0, 1)
     )
-    return float(-found.fun)
+    return float(-solution.fun)
 
 
 class TestOneRun:
@@ -132,15 +132,15 @@ class TestOneRun:
     @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
     def test_p_is_the_theorem_written_out(self, epsilon, delta):
         for v in (1, 7, 12, 20):
-            found = one_run_p(v, 20, 30, epsilon=epsilon, delta=delta)
-            assert found == pytest.approx(steinke_p(v, 20, 30, epsilon, delta))
+            p_value = one_run_p(v, 20, 30, epsilon=epsilon, delta=delta)
+            assert p_value == pytest.approx(steinke_p(v, 20, 30, epsilon, delta))
 
     @pytest.mark.parametrize("delta", [0.0, 0.003, 0.02])
     @pytest.mark.parametrize(("v", "r", "m"), [(9, 10, 12), (15, 16, 30), (20, 20, 20)])
     def test_the_bound_is_where_both_theorems_stop_refuting(self, v, r, m, delta):
-        found = one_run_bound(v, r, m, delta=delta).canary
-        assert found > 0
-        for epsilon, refuted in ((found - 1e-4, True), (found + 1e-4, False)):
+        bound = one_run_bound(v, r, m, delta=delta).canary
+        assert bound > 0
+        for epsilon, refuted in ((bound - 1e-4, True), (bound + 1e-4, False)):
             by_both = (
                 steinke_p(v, r, m, epsilon, delta),
                 most_likely(v, r, m, epsilon, delta),
@@ -148,10 +148,10 @@ class TestOneRun:
             assert (min(by_both) <= 0.05) == refuted
 
     def test_groups_share_it_out(self):
-        found = one_run_bound(25, 25, 50, rows=6)
-        assert found.record == pytest.approx(found.canary / 6)
-        assert found.canary_add_remove == pytest.approx(found.canary / 2)
-        assert found.record_add_remove == pytest.approx(found.canary / 12)
+        bound = one_run_bound(25, 25, 50, rows=6)
+        assert bound.record == pytest.approx(bound.canary / 6)
+        assert bound.canary_add_remove == pytest.approx(bound.canary / 2)
+        assert bound.record_add_remove == pytest.approx(bound.canary / 12)
         # Delta grows with the group: what is left for a record is less than a share.
         loose = one_run_bound(25, 25, 50, rows=6, delta=1e-3)
         assert 0 < loose.record < loose.canary / 6
@@ -176,9 +176,11 @@ class TestOneRun:
 def gaussian(rng: np.random.Generator, runs: int, coins: int, mu: float) -> np.ndarray:
     """Right guesses at the bits whose noisy answers lie furthest out."""
     bits = rng.choice([-0.5, 0.5], (runs, coins))
-    told = mu * bits + rng.normal(size=bits.shape)
-    chosen = np.argsort(-np.abs(told), axis=1)[:, : declared_guesses(coins)]
-    return np.count_nonzero(np.take_along_axis(told * bits > 0, chosen, axis=1), axis=1)
+    released = mu * bits + rng.normal(size=bits.shape)
+    chosen = np.argsort(-np.abs(released), axis=1)[:, : declared_guesses(coins)]
+    return np.count_nonzero(
+        np.take_along_axis(released * bits > 0, chosen, axis=1), axis=1
+    )
 
 
 def too_high(counts: np.ndarray, limit: float, bound: Callable[[int], float]) -> int:

@@ -44,12 +44,12 @@ class Jackknife(NamedTuple):
 
 
 def jackknife_t(num: ArrayLike, den: ArrayLike) -> Jackknife:
-    found = ratio_estimate(num, den)
-    if found.value is None:
-        raise NotEstimableError(found.note)
-    if found.low is None or found.high is None:
-        return Jackknife(found.value, 0.0, found.value, found.value)
-    return Jackknife(found.value, found.se or 0.0, found.low, found.high)
+    estimate = ratio_estimate(num, den)
+    if estimate.value is None:
+        raise NotEstimableError(estimate.note)
+    if estimate.low is None or estimate.high is None:
+        return Jackknife(estimate.value, 0.0, estimate.value, estimate.value)
+    return Jackknife(estimate.value, estimate.se or 0.0, estimate.low, estimate.high)
 
 
 def jackknife_values(num: ArrayLike, den: ArrayLike) -> np.ndarray:
@@ -118,10 +118,10 @@ class TestJackknife:
         for function in (jackknife_t, jackknife_values):
             with pytest.raises(NotEstimableError, match=f"^{message}$"):
                 function(num, den)
-        found = ratio_estimate(num, den)
-        assert found.status == "not_estimable"
-        assert found.value is None
-        assert found.note == message
+        estimate = ratio_estimate(num, den)
+        assert estimate.status == "not_estimable"
+        assert estimate.value is None
+        assert estimate.note == message
 
 
 class TestBootstrapIntervals:
@@ -141,8 +141,8 @@ class TestBootstrapIntervals:
             rng=np.random.default_rng(1),
         )
         expected = tuple(result.confidence_interval)
-        found = percentile_interval(self.REPLICATES, level=level)
-        assert found == pytest.approx(expected, rel=1e-12)
+        interval = percentile_interval(self.REPLICATES, level=level)
+        assert interval == pytest.approx(expected, rel=1e-12)
 
     def test_undefined_replicates_are_dropped(self):
         wider = np.append(self.REPLICATES, [np.nan] * 7)
@@ -155,15 +155,15 @@ class TestBinomialIntervals:
     @given(st.integers(1, 200), st.data(), st.sampled_from([0.8, 0.95, 0.99]))
     def test_clopper_pearson_is_scipys(self, n, data, level):
         x = data.draw(st.integers(0, n))
-        found = clopper_pearson(x, n, level=level)
-        both = stats.binomtest(x, n).proportion_ci(level, method="exact")
-        assert found == pytest.approx(tuple(both), rel=1e-9)
+        limits = clopper_pearson(x, n, level=level)
+        scipy_limits = stats.binomtest(x, n).proportion_ci(level, method="exact")
+        assert limits == pytest.approx(tuple(scipy_limits), rel=1e-9)
         side = stats.binomtest(x, n, alternative="less")
         _, high = side.proportion_ci((1 + level) / 2, method="exact")
-        assert found[1] == pytest.approx(high, rel=1e-9)
+        assert limits[1] == pytest.approx(high, rel=1e-9)
         side = stats.binomtest(x, n, alternative="greater")
         low, _ = side.proportion_ci((1 + level) / 2, method="exact")
-        assert found[0] == pytest.approx(low, rel=1e-9)
+        assert limits[0] == pytest.approx(low, rel=1e-9)
 
     @pytest.mark.parametrize(("x", "n"), [(-1, 5), (6, 5), (0, 0), (np.nan, 5)])
     def test_clopper_pearson_refuses(self, x, n):
@@ -172,9 +172,11 @@ class TestBinomialIntervals:
             clopper_pearson(x, n)
 
     def test_korn_graubard_example(self):
-        found = rate_estimate(EVENTS, TRIALS)
-        assert found.interval == "korn-graubard"
-        assert (found.low, found.high) == pytest.approx((0.047998, 0.395609), abs=5e-7)
+        estimate = rate_estimate(EVENTS, TRIALS)
+        assert estimate.interval == "korn-graubard"
+        assert (estimate.low, estimate.high) == pytest.approx(
+            (0.047998, 0.395609), abs=5e-7
+        )
 
     def test_korn_graubard_without_events_counts_clusters(self):
         none, all_ = (rate_estimate(x, TRIALS) for x in (0 * EVENTS, TRIALS))
@@ -188,58 +190,58 @@ class TestRatioEstimate:
         num, den = np.array([1.0, 2.0, 0, 0, 0]), np.array([2.0, 3.0, 0, 0, 0])
         empty = int(np.sum(weights.drawn[:, :2].sum(axis=1) == 0))
         assert empty > 0
-        found = resampled(weights, num, den)
-        assert found.note == (
+        estimate = resampled(weights, num, den)
+        assert estimate.note == (
             f"{empty} of 999 resamples give no value and were dropped"
         )
-        assert found.clusters == 2
-        assert found.parity_low == pytest.approx(0.5)
+        assert estimate.clusters == 2
+        assert estimate.parity_low == pytest.approx(0.5)
 
     @pytest.mark.parametrize("value", [0.0, 0.1, -3.7])
     def test_clusters_that_agree_give_no_interval(self, value):
         weights = draw_weights(5, replicates=99, seed=0)
-        found = resampled(weights, value * DEN, DEN)
-        assert found.value == pytest.approx(value)
-        assert found.interval == "none"
-        assert found.note == NO_SPREAD
-        assert found.se is found.low is found.high is None
-        assert found.parity_low is found.parity_high is None
+        estimate = resampled(weights, value * DEN, DEN)
+        assert estimate.value == pytest.approx(value)
+        assert estimate.interval == "none"
+        assert estimate.note == NO_SPREAD
+        assert estimate.se is estimate.low is estimate.high is None
+        assert estimate.parity_low is estimate.parity_high is None
 
     def test_a_percentile_interval_of_zero_width_is_not_given(self):
         weights = Weights(np.array([[1, 1, 0], [1, 1, 0]]), np.arange(3))
-        found = resampled(weights, [1.0, 2.0, 5.0], [1.0, 1.0, 1.0])
-        assert found.interval == "jackknife-t"
-        assert found.parity_low is None
-        assert found.note == "resamples agree: no percentile interval"
+        estimate = resampled(weights, [1.0, 2.0, 5.0], [1.0, 1.0, 1.0])
+        assert estimate.interval == "jackknife-t"
+        assert estimate.parity_low is None
+        assert estimate.note == "resamples agree: no percentile interval"
 
     def test_a_statistic_that_needs_a_cluster_is_missing(self):
         sums = np.array([[1.0, 1.0], [1.0, 0.0], [2.0, 0.0]])
-        found = estimate_of(sums, lambda s: np.asarray(s[..., 0] / s[..., 1]), n=3)
-        assert found == Estimate.missing(
+        estimate = estimate_of(sums, lambda s: np.asarray(s[..., 0] / s[..., 1]), n=3)
+        assert estimate == Estimate.missing(
             "the statistic is undefined without one cluster", n=3, clusters=3
         )
         sums[:, 1] = 0.0
-        found = estimate_of(sums, lambda s: np.asarray(s[..., 0] / s[..., 1]), n=3)
-        assert found.note == "the statistic is undefined on these data"
+        estimate = estimate_of(sums, lambda s: np.asarray(s[..., 0] / s[..., 1]), n=3)
+        assert estimate.note == "the statistic is undefined on these data"
 
 
 class TestRateEstimate:
     def test_few_events_get_korn_graubard(self):
         weights = draw_weights(8, replicates=499, seed=0)
-        found = resampled(weights, EVENTS, TRIALS, rate_estimate)
-        assert found.interval == "korn-graubard"
-        assert found.se == pytest.approx(jackknife_t(EVENTS, TRIALS).se)
-        assert found.parity_low is not None
+        estimate = resampled(weights, EVENTS, TRIALS, rate_estimate)
+        assert estimate.interval == "korn-graubard"
+        assert estimate.se == pytest.approx(jackknife_t(EVENTS, TRIALS).se)
+        assert estimate.parity_low is not None
         mirrored = rate_estimate(TRIALS - EVENTS, TRIALS)
         assert (mirrored.interval, mirrored.low) == (
             "korn-graubard",
-            pytest.approx(1 - (found.high or 0)),
+            pytest.approx(1 - (estimate.high or 0)),
         )
 
     def test_ten_events_get_jackknife_t(self):
-        found = rate_estimate([3, 3, 4, 0], [5, 5, 5, 5])
-        assert found.interval == "jackknife-t"
-        assert found.low == pytest.approx(
+        estimate = rate_estimate([3, 3, 4, 0], [5, 5, 5, 5])
+        assert estimate.interval == "jackknife-t"
+        assert estimate.low == pytest.approx(
             max(0, jackknife_t([3, 3, 4, 0], [5, 5, 5, 5]).low)
         )
         assert rate_estimate([3, 3, 3, 0], [5, 5, 5, 5]).interval == "korn-graubard"
@@ -256,14 +258,14 @@ class TestRateEstimate:
     def test_any_counts(self, rows):
         events = [e for e, _ in rows]
         trials = [t for _, t in rows]
-        found = rate_estimate(events, trials)
+        estimate = rate_estimate(events, trials)
         held = sum(t > 0 for t in trials)
-        assert found.clusters == held
+        assert estimate.clusters == held
         if held < 2:
-            assert found.status == "not_estimable"
+            assert estimate.status == "not_estimable"
             return
-        assert 0 <= found.low <= found.value <= found.high <= 1
-        assert found.high > found.low
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+        assert estimate.high > estimate.low
 
     def test_missing(self):
         assert rate_estimate([], []) == Estimate.missing(NONE)
@@ -276,20 +278,24 @@ class TestMedianEstimate:
         values, codes = rng.normal(size=40), rng.integers(0, 7, 40)
         weights = draw_weights(7, replicates=199, seed=0)
         drawn = median_replicates(weights, values, codes)
-        found = median_estimate(values, codes, replicates=drawn)
+        estimate = median_estimate(values, codes, replicates=drawn)
         expected = [np.median(np.repeat(values, w[codes])) for w in weights.drawn]
-        assert found.value == np.median(values)
+        assert estimate.value == np.median(values)
         low, high = np.quantile(expected, [0.025, 0.975])
-        assert (found.low, found.high) == (low, high)
-        assert (found.parity_low, found.parity_high) == (low, high)
-        assert (found.interval, found.n, found.clusters) == ("percentile", 40, 7)
-        assert found.note == "percentile interval, conservative for discrete values"
+        assert (estimate.low, estimate.high) == (low, high)
+        assert (estimate.parity_low, estimate.parity_high) == (low, high)
+        assert (estimate.interval, estimate.n, estimate.clusters) == (
+            "percentile",
+            40,
+            7,
+        )
+        assert estimate.note == "percentile interval, conservative for discrete values"
 
     def test_resamples_that_agree_give_no_interval(self):
         drawn = np.ones(99)
-        found = median_estimate(np.ones(6), [0, 0, 1, 1, 2, 2], replicates=drawn)
-        assert (found.value, found.interval) == (1.0, "none")
-        assert found.note == "resamples agree: no percentile interval"
+        estimate = median_estimate(np.ones(6), [0, 0, 1, 1, 2, 2], replicates=drawn)
+        assert (estimate.value, estimate.interval) == (1.0, "none")
+        assert estimate.note == "resamples agree: no percentile interval"
 
     def test_missing(self):
         drawn, none = np.ones(9), np.array([], dtype=int)

@@ -73,8 +73,8 @@ def test_dilate_equals_the_plain_loop(mask, buffer):
 
 @pytest.mark.parametrize("caliper_u", [500_000, 100_000])
 def test_worked_example_optimum(caliper_u):
-    found = match_spans(*worked(), [A, B], caliper_u=caliper_u)
-    assert found == Matching(
+    matches = match_spans(*worked(), [A, B], caliper_u=caliper_u)
+    assert matches == Matching(
         [MatchedPair(0, 10, 12, 100_000), MatchedPair(1, 13, 15, 200_000)], {}
     )
 
@@ -88,23 +88,23 @@ def test_caliper_is_inclusive_to_the_last_micro_nat(base, length):
     unll[-1] += caliper_u * length
     spans = [(0, length)]
     eligible = everything(2 * length)
-    found = match_spans(unll, eligible, spans, caliper_u=caliper_u)
-    assert found.pairs == [MatchedPair(0, length, 2 * length, caliper_u * length)]
+    matches = match_spans(unll, eligible, spans, caliper_u=caliper_u)
+    assert matches.pairs == [MatchedPair(0, length, 2 * length, caliper_u * length)]
     unll[-1] += 1
-    found = match_spans(unll, eligible, spans, caliper_u=caliper_u)
-    assert found.unmatched == {0: OUTSIDE_CALIPER}
+    matches = match_spans(unll, eligible, spans, caliper_u=caliper_u)
+    assert matches.unmatched == {0: OUTSIDE_CALIPER}
 
 
 def test_a_control_shows_something():
     # Tokens 1 and 2 are blank: no control by themselves, but within one.
     unll = np.array([5, 5, 5, 9, 9], dtype=np.int64)
     shows = np.array([True, False, False, True, True])
-    one = match_spans(unll, everything(5), [(0, 1)], shows=shows)
-    assert [(p.start, p.end) for p in one.pairs] == [(3, 4)]
+    matches_of_one = match_spans(unll, everything(5), [(0, 1)], shows=shows)
+    assert [(p.start, p.end) for p in matches_of_one.pairs] == [(3, 4)]
     two = match_spans(unll, everything(5), [(0, 2)], shows=shows)
     assert [(p.start, p.end) for p in two.pairs] == [(2, 4)]
-    alone = match_spans(unll[:3], everything(3), [(0, 1)], shows=shows[:3])
-    assert alone.unmatched == {0: "no eligible window of length 1"}
+    matches_alone = match_spans(unll[:3], everything(3), [(0, 1)], shows=shows[:3])
+    assert matches_alone.unmatched == {0: "no eligible window of length 1"}
 
 
 @st.composite
@@ -177,24 +177,24 @@ def test_invariants(example, caliper_u, distance, controls):
         "distance": distance,
         "controls": controls,
     }
-    found = match_spans(unll, eligible, spans, **options)
+    matches = match_spans(unll, eligible, spans, **options)
     choices, reasons = plainly(unll, eligible, spans, **options)
 
     used: set[int] = set()
-    for pair in found.pairs:
+    for pair in matches.pairs:
         assert not used & set(range(pair.start, pair.end))
         used |= set(range(pair.start, pair.end))
         choice = choices[pair.span]
         assert pair.end - pair.start == choice.length
-        (at,) = np.flatnonzero(choice.starts == pair.start)
-        assert pair.cost == choice.costs[at]
+        (position,) = np.flatnonzero(choice.starts == pair.start)
+        assert pair.cost == choice.costs[position]
     assert all(eligible[t] and unll[t] >= 0 for t in used)
     assert not used & {t for start, end in spans for t in range(start, end)}
 
-    counts = Counter(pair.span for pair in found.pairs)
+    counts = Counter(pair.span for pair in matches.pairs)
     assert max(counts.values(), default=0) <= 1
-    assert [*found.unmatched] == sorted(set(range(len(spans))) - {*counts})
-    assert all(why == reasons[i] for i, why in found.unmatched.items())
+    assert [*matches.unmatched] == sorted(set(range(len(spans))) - {*counts})
+    assert all(why == reasons[i] for i, why in matches.unmatched.items())
 
     picks = assign_disjoint(list(choices.values()))
     expected = [
@@ -202,7 +202,7 @@ def test_invariants(example, caliper_u, distance, controls):
         for i, window in zip(choices, picks, strict=True)
         if window is not None
     ]
-    assert [(p.span, p.start, p.cost) for p in found.pairs] == sorted(expected)
+    assert [(p.span, p.start, p.cost) for p in matches.pairs] == sorted(expected)
 
 
 @pytest.mark.parametrize("distance", ["mean", "profile"])
@@ -212,10 +212,10 @@ def test_long_examples_stay_small(distance):
     unll = micro_nats(rng.gamma(1, 2, tokens))
     spans = [(0, length), (9_000, 9_000 + length), (15_000, 15_003)]
     tracemalloc.start()
-    found = match_spans(unll, everything(tokens), spans, distance=distance)
+    matches = match_spans(unll, everything(tokens), spans, distance=distance)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(found.pairs) == 3
+    assert len(matches.pairs) == 3
     # All windows of the long spans at once would take 2 x 13 000 x 2 000 x 8 bytes.
     assert peak < 64 * 2**20
 

@@ -11,8 +11,8 @@ class TestAdjustedP:
     def test_equals_statsmodels(self, seed):
         rng = np.random.default_rng(seed)
         p = np.round(rng.random(1 + 3 * seed), seed % 3 + 1)  # with ties, 0 and 1
-        theirs = multipletests(p, method="holm")[1]
-        np.testing.assert_allclose(holm(p), theirs, rtol=1e-12)
+        holm_p = multipletests(p, method="holm")[1]
+        np.testing.assert_allclose(holm(p), holm_p, rtol=1e-12)
         by_key = holm_by_key({**dict(enumerate(p)), "unknown": None})
         assert [*by_key.values()] == holm(p).tolist()
         assert holm_by_key({"unknown": None}) == {}
@@ -22,8 +22,8 @@ class TestCorrelated:
     """Max-T of correlated normal tests against what is known of its ends."""
 
     def test_equal_tests_are_one_test(self):
-        found, _ = correlated([0.03, 0.03, 0.5], np.ones((3, 3)))
-        np.testing.assert_allclose(found, [0.03, 0.03, 0.5], atol=0.005)
+        adjusted, _ = correlated([0.03, 0.03, 0.5], np.ones((3, 3)))
+        np.testing.assert_allclose(adjusted, [0.03, 0.03, 0.5], atol=0.005)
 
     def test_independent_tests_are_sidaks(self):
         p = np.array([0.004, 0.2, 0.02, 1.0])
@@ -36,21 +36,21 @@ class TestCorrelated:
             p = rng.uniform(0, 1, 5) ** 4
             root = rng.normal(0, 1, (5, 3))
             root /= np.linalg.norm(root, axis=1, keepdims=True)
-            found, _ = correlated(p, root @ root.T)
-            assert (found <= holm(p) + 1e-12).all()
-            assert (found >= p - 0.006).all()
+            adjusted, _ = correlated(p, root @ root.T)
+            assert (adjusted <= holm(p) + 1e-12).all()
+            assert (adjusted >= p - 0.006).all()
 
     def test_no_p_is_zero_and_the_smallest_are_holms(self):
-        found, _ = correlated([1e-30, 1e-9], np.eye(2))
-        np.testing.assert_allclose(found, [2e-30, 1e-9])
+        adjusted, _ = correlated([1e-30, 1e-9], np.eye(2))
+        np.testing.assert_allclose(adjusted, [2e-30, 1e-9])
 
     def test_size_over_correlated_nulls(self):
         rng = np.random.default_rng(1)
         root = np.array([[1, 0.0], [0.9, 0.19**0.5], [0.6, -0.8]])
         z = rng.standard_normal((60, 2)) @ root.T
         claimed = sum(
-            correlated(2 * stats.norm.sf(abs(each)), root @ root.T)[0].min() < 0.05
-            for each in z
+            correlated(2 * stats.norm.sf(abs(row)), root @ root.T)[0].min() < 0.05
+            for row in z
         )
         # 9 or more of 60 at 5 % have a chance below 0.5 %.
         assert claimed < 9

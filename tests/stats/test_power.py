@@ -19,9 +19,9 @@ def power_of(effect: float, clusters: int, level: float) -> float:
     critical = stats.t.ppf(0.5 + level / 2, df)
 
     def density(s: float) -> float:
-        beyond = stats.norm.sf(critical * s - effect)
-        beyond += stats.norm.cdf(-critical * s - effect)
-        return float(stats.chi.pdf(s * np.sqrt(df), df) * np.sqrt(df) * beyond)
+        share_beyond = stats.norm.sf(critical * s - effect)
+        share_beyond += stats.norm.cdf(-critical * s - effect)
+        return float(stats.chi.pdf(s * np.sqrt(df), df) * np.sqrt(df) * share_beyond)
 
     return float(integrate.quad(density, 0, 6, points=[0.5, 1, 1.5], limit=400)[0])
 
@@ -66,9 +66,9 @@ class TestWithMde:
     )
 
     def test_fills_it(self):
-        found = with_mde(self.ESTIMATE)
-        assert found.mde == mde(0.2, clusters=51)
-        assert found.note == ""
+        filled = with_mde(self.ESTIMATE)
+        assert filled.mde == mde(0.2, clusters=51)
+        assert filled.note == ""
 
     def test_says_what_an_interval_over_the_null_means(self):
         assert with_mde(self.ESTIMATE, null=0.0).note == NOT_DETECTED
@@ -98,8 +98,8 @@ def test_a_sign_flip_of_few_clusters_finds_its_effect_in_four_of_five(clusters, 
     effect = smallest(test, level)
     draws = np.random.default_rng(11).standard_normal((400, clusters))
     means = draws * np.sqrt(clusters) + effect
-    found = np.mean([sign_flip(one, seed=0) <= level for one in means])
-    assert found == pytest.approx(0.8, abs=0.06)
+    share_found = np.mean([sign_flip(mean, seed=0) <= level for mean in means])
+    assert share_found == pytest.approx(0.8, abs=0.06)
 
 
 def test_hits_are_found_in_four_of_five_by_the_binomial_s_own_tail():

@@ -27,9 +27,9 @@ RNG = np.random.default_rng
 def test_auc_equals_scikit_learn_and_mann_whitney(seed):
     rng = RNG(seed)
     x, y = (np.round(rng.normal(0.3 * (n == 37), 1, n), 1) for n in (37, 23))
-    both = np.concatenate([x, y])
+    scores_of_both = np.concatenate([x, y])
     labels = np.repeat([1, 0], [37, 23])
-    assert auc(x, y) == pytest.approx(metrics.roc_auc_score(labels, both))
+    assert auc(x, y) == pytest.approx(metrics.roc_auc_score(labels, scores_of_both))
     assert auc(x, y) == pytest.approx(stats.mannwhitneyu(x, y).statistic / 37 / 23)
 
 
@@ -60,9 +60,9 @@ def test_false_positives_never_exceed_the_budget():
     for _ in range(300):
         x, y = (np.round(rng.normal(0, 1, rng.integers(1, 60)), 1) for _ in "xy")
         fpr = float(rng.choice([0.3, 0.1, 0.05, 0.29, 0.01, 0.001]))
-        found = tpr_at_fpr(x, y, fpr)
-        assert found.fpr <= fpr + 1e-12
-        assert found.fpr == np.mean(y > found.threshold)
+        rate = tpr_at_fpr(x, y, fpr)
+        assert rate.fpr <= fpr + 1e-12
+        assert rate.fpr == np.mean(y > rate.threshold)
         # The best point of the curve within the budget, without interpolation.
         rates = metrics.roc_curve(
             np.repeat([1, 0], [len(x), len(y)]),
@@ -70,7 +70,7 @@ def test_false_positives_never_exceed_the_budget():
             drop_intermediate=False,
         )
         within = rates[0] <= fpr + 1e-12
-        assert found.value == pytest.approx(rates[1][within].max())
+        assert rate.value == pytest.approx(rates[1][within].max())
 
 
 def test_a_budget_is_floored_without_round_off():
@@ -85,10 +85,10 @@ def test_a_budget_is_floored_without_round_off():
     [(300, 5.32, 2.3, 9.3), (1000, 5.09, 3.3, 7.1), (2700, 5.04, 3.9, 6.3)],
 )
 def test_chance_band(n, mean, low, high):
-    found = chance_band(n, n, 0.05)
-    assert 100 * found.mean == pytest.approx(mean, abs=0.006)
-    assert 100 * found.low == pytest.approx(low, abs=0.051)
-    assert 100 * found.high == pytest.approx(high, abs=0.051)
+    band = chance_band(n, n, 0.05)
+    assert 100 * band.mean == pytest.approx(mean, abs=0.006)
+    assert 100 * band.low == pytest.approx(low, abs=0.051)
+    assert 100 * band.high == pytest.approx(high, abs=0.051)
 
 
 # --- clusters and tasks ---------------------------------------------------------------
@@ -153,12 +153,12 @@ def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def test_single_rows_give_delong():
     x, y = rounded(60, 40, 1)
     design = Design.of(np.repeat([True, False], [60, 40]), np.arange(100))
-    found = auc_estimate(design, np.concatenate([x, y]))[0]
+    estimate = auc_estimate(design, np.concatenate([x, y]))[0]
     psi = kernel(x, y)
     variance = psi.mean(1).var(ddof=1) / 60 + psi.mean(0).var(ddof=1) / 40
-    assert found.value == pytest.approx(psi.mean())
-    assert found.se == pytest.approx(np.sqrt(variance))
-    assert (found.interval, found.n, found.clusters) == ("delong", 100, 100)
+    assert estimate.value == pytest.approx(psi.mean())
+    assert estimate.se == pytest.approx(np.sqrt(variance))
+    assert (estimate.interval, estimate.n, estimate.clusters) == ("delong", 100, 100)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -173,10 +173,10 @@ def test_clusters_give_obuchowski(mixed):
     value, variance = naive_obuchowski(
         scores[member], scores[~member], cluster[member], cluster[~member]
     )
-    found = auc_estimate(Design.of(member, cluster), scores)[0]
-    assert found.value == pytest.approx(value)
-    assert found.se == pytest.approx(np.sqrt(variance))
-    assert found.clusters == len(set(cluster))
+    estimate = auc_estimate(Design.of(member, cluster), scores)[0]
+    assert estimate.value == pytest.approx(value)
+    assert estimate.se == pytest.approx(np.sqrt(variance))
+    assert estimate.clusters == len(set(cluster))
 
 
 def test_some_rows_of_a_design_are_a_design_of_these_rows():
@@ -193,24 +193,31 @@ def test_some_rows_of_a_design_are_a_design_of_these_rows():
 
 
 def test_tasks_are_averaged():
-    parts = [clustered(seed, sides=(12, 9)) for seed in (1, 2, 3)]
-    single = [auc_estimate(design, scores)[0] for design, scores in parts]
+    sides_by_task = [clustered(seed, sides=(12, 9)) for seed in (1, 2, 3)]
+    single = [auc_estimate(design, scores)[0] for design, scores in sides_by_task]
     design = Design.of(
-        np.concatenate([d.member for d, _ in parts]),
-        np.concatenate([d.cluster + 100 * i for i, (d, _) in enumerate(parts)]),
-        np.repeat(["a", "b", "c"], [len(s) for _, s in parts]),
+        np.concatenate([d.member for d, _ in sides_by_task]),
+        np.concatenate([d.cluster + 100 * i for i, (d, _) in enumerate(sides_by_task)]),
+        np.repeat(["a", "b", "c"], [len(s) for _, s in sides_by_task]),
     )
     # Another scale in each task must not matter.
-    scores = np.concatenate([10.0 * i + (i + 1) * s for i, (_, s) in enumerate(parts)])
-    found = auc_estimate(design, scores)[0]
-    assert found.value == pytest.approx(np.mean([e.value for e in single]))
+    scores = np.concatenate(
+        [10.0 * i + (i + 1) * s for i, (_, s) in enumerate(sides_by_task)]
+    )
+    estimate = auc_estimate(design, scores)[0]
+    assert estimate.value == pytest.approx(np.mean([e.value for e in single]))
     ses = [e.se for e in single if e.se]
-    assert found.se == pytest.approx(np.sqrt(np.sum(np.square(ses))) / 3)
+    assert estimate.se == pytest.approx(np.sqrt(np.sum(np.square(ses))) / 3)
     weights = design.draw(replicates=50, seed=0)
     for i in range(3):
         for side in (True, False):
-            at = np.unique(design.cluster[(design.task == i) & (design.member == side)])
-            assert (weights.drawn[:, weights.column[at]].sum(axis=1) == len(at)).all()
+            clusters_of_side = np.unique(
+                design.cluster[(design.task == i) & (design.member == side)]
+            )
+            assert (
+                weights.drawn[:, weights.column[clusters_of_side]].sum(axis=1)
+                == len(clusters_of_side)
+            ).all()
 
 
 def test_bootstrap_agrees_with_scipy():
@@ -220,7 +227,7 @@ def test_bootstrap_agrees_with_scipy():
     replicates = auc_replicates(
         design, np.concatenate([x, y]), design.draw(replicates=4000, seed=0)
     )
-    found = auc_estimate(design, np.concatenate([x, y]), replicates=replicates)[0]
+    estimate = auc_estimate(design, np.concatenate([x, y]), replicates=replicates)[0]
     reference = stats.bootstrap(
         (x, y),
         lambda a, b: auc(a, b),
@@ -230,30 +237,35 @@ def test_bootstrap_agrees_with_scipy():
         rng=RNG(0),
     )
     expected = tuple(reference.confidence_interval)
-    assert (found.parity_low, found.parity_high) == pytest.approx(expected, abs=0.008)
+    assert (estimate.parity_low, estimate.parity_high) == pytest.approx(
+        expected, abs=0.008
+    )
     assert np.std(replicates) == pytest.approx(reference.standard_error, rel=0.06)
-    assert found.se == pytest.approx(reference.standard_error, rel=0.06)
+    assert estimate.se == pytest.approx(reference.standard_error, rel=0.06)
 
 
 def test_difference_equals_paired_delong_for_single_rows():
     rng = RNG(8)
     scores = rng.normal(0, 1, (90, 2)) + rng.normal(0, 1, (90, 1))
     member = np.repeat([True, False], [50, 40])
-    found, _ = auc_difference(Design.of(member, np.arange(90)), *scores.T)
+    difference, _ = auc_difference(Design.of(member, np.arange(90)), *scores.T)
     first, second = (kernel(s[member], s[~member]) for s in scores.T)
-    apart = first - second
-    variance = apart.mean(1).var(ddof=1) / 50 + apart.mean(0).var(ddof=1) / 40
-    assert found.value == pytest.approx(apart.mean())
-    assert found.se == pytest.approx(np.sqrt(variance))
+    placement_difference = first - second
+    variance = (
+        placement_difference.mean(1).var(ddof=1) / 50
+        + placement_difference.mean(0).var(ddof=1) / 40
+    )
+    assert difference.value == pytest.approx(placement_difference.mean())
+    assert difference.se == pytest.approx(np.sqrt(variance))
 
 
 def test_perfect_order_has_an_exact_bound():
     design = Design.of(np.repeat([True, False], [30, 20]), np.arange(50))
     scores = np.where(design.member, 2.0, 1.0) + np.arange(50) / 1000
-    found = auc_estimate(design, scores)[0]
-    assert (found.value, found.high) == (1.0, 1.0)
-    assert found.low == pytest.approx(0.025 ** (1 / 20))
-    assert found.interval == "clopper-pearson"
+    estimate = auc_estimate(design, scores)[0]
+    assert (estimate.value, estimate.high) == (1.0, 1.0)
+    assert estimate.low == pytest.approx(0.025 ** (1 / 20))
+    assert estimate.interval == "clopper-pearson"
     reverse = auc_estimate(design, -scores)[0]
     assert (reverse.value, reverse.low) == (0.0, 0.0)
     assert reverse.high == pytest.approx(1 - 0.025 ** (1 / 20))
@@ -267,22 +279,26 @@ def test_a_perfect_order_has_an_exact_p(others):
     )
     scores = np.where(design.member, 2.0, 1.0)
     for sign in (1, -1):
-        found, p = auc_estimate(design, sign * scores)
+        estimate, p = auc_estimate(design, sign * scores)
         assert p > 0
         if others < 1000:
             assert p == pytest.approx(2 * 0.5**others)
-        assert (p < 0.05) == (not found.low <= 0.5 <= found.high)  # type: ignore[operator]
+        assert (p < 0.05) == (not estimate.low <= 0.5 <= estimate.high)  # type: ignore[operator]
 
 
 def test_differences_of_perfect_orders_are_tested():
     design = Design.of(np.repeat([True, False], [9, 7]), np.arange(16))
     scores = np.where(design.member, 2.0, 1.0) + np.arange(16) / 1000
-    found, p = auc_difference(design, scores, -scores)
+    difference, p = auc_difference(design, scores, -scores)
     assert p == pytest.approx(2 * 0.5**7)
-    assert (found.value, found.high) == (1.0, 1.0)
-    assert found.low == pytest.approx(2 * 0.0125 ** (1 / 7) - 1)
-    back, _ = auc_difference(design, -scores, scores)
-    assert (back.value, back.low, back.high) == (-1.0, -1.0, -found.low)  # type: ignore[operator]
+    assert (difference.value, difference.high) == (1.0, 1.0)
+    assert difference.low == pytest.approx(2 * 0.0125 ** (1 / 7) - 1)
+    reversed_difference, _ = auc_difference(design, -scores, scores)
+    assert (
+        reversed_difference.value,
+        reversed_difference.low,
+        reversed_difference.high,
+    ) == (-1.0, -1.0, -difference.low)  # type: ignore[operator]
     # The perfect one adds no variance: its exact p is the least.
     nearly = -scores
     nearly[0] = 0.0
@@ -304,9 +320,9 @@ def test_differences_of_perfect_orders_are_tested():
 )
 def test_missing_estimates_give_their_reason(member, cluster, scores, reason):
     design = Design.of(np.array(member, bool), np.array(cluster))
-    found = auc_estimate(design, np.array(scores, float))[0]
-    assert found.status == "not_estimable"
-    assert reason in found.note
+    estimate = auc_estimate(design, np.array(scores, float))[0]
+    assert estimate.status == "not_estimable"
+    assert reason in estimate.note
     assert auc_difference(design, np.array(scores), np.array(scores))[0].value is None
 
 
@@ -318,13 +334,13 @@ def tpr(design: Design, scores: np.ndarray, fpr: float, **options: Any) -> Any:
 
 def test_tpr_estimate():
     design, scores = clustered(9, sides=(120, 110), shift=1.0)
-    found = tpr(design, scores, 0.1)
+    estimate = tpr(design, scores, 0.1)
     x, y = split(design.member, scores)
     plain = tpr_at_fpr(x, y, 0.1)
-    assert found.value == pytest.approx(plain.value)
-    assert found.low < found.value < found.high  # type: ignore[operator]
-    assert (found.interval, found.status) == ("percentile", "ok")
-    assert f"achieved FPR {plain.fpr:.4g}" in found.note
+    assert estimate.value == pytest.approx(plain.value)
+    assert estimate.low < estimate.value < estimate.high  # type: ignore[operator]
+    assert (estimate.interval, estimate.status) == ("percentile", "ok")
+    assert f"achieved FPR {plain.fpr:.4g}" in estimate.note
     coarse = tpr(design, scores, 0.01)
     assert coarse.status == "ok"
     assert "coarse" in coarse.note
@@ -337,11 +353,11 @@ def test_tpr_estimate():
 def test_a_rate_of_zero_has_an_interval():
     design = Design.of(np.repeat([True, False], [30, 40]), np.arange(70))
     scores = np.where(design.member, 0.0, 1.0) + np.arange(70) / 1000
-    found = tpr(design, scores, 0.1)
-    assert (found.value, found.low) == (0.0, 0.0)
-    assert found.high > 0.05  # type: ignore[operator]
-    assert found.interval == "korn-graubard"
-    assert found.parity_low is None, "resamples agree"
+    estimate = tpr(design, scores, 0.1)
+    assert (estimate.value, estimate.low) == (0.0, 0.0)
+    assert estimate.high > 0.05  # type: ignore[operator]
+    assert estimate.interval == "korn-graubard"
+    assert estimate.parity_low is None, "resamples agree"
 
 
 def test_chance_of_a_design():
@@ -349,11 +365,11 @@ def test_chance_of_a_design():
     assert chance(single, 0.05, seed=0) == chance_band(300, 300, 0.05)
     tasks = np.tile([0, 1, 2], 200)
     several = Design.of(single.member, single.cluster, tasks)
-    found = chance(several, 0.05, seed=0)
-    part = chance_band(100, 100, 0.05)
-    assert found.mean == pytest.approx(part.mean)
-    assert found.high - found.low < 0.75 * (part.high - part.low)
-    assert found.low < found.mean < found.high
+    band = chance(several, 0.05, seed=0)
+    band_of_one = chance_band(100, 100, 0.05)
+    assert band.mean == pytest.approx(band_of_one.mean)
+    assert band.high - band.low < 0.75 * (band_of_one.high - band_of_one.low)
+    assert band.low < band.mean < band.high
     pairs = Design.of(single.member, np.arange(600) // 2)
     assert chance(pairs, 0.05, seed=0) == chance_band(150, 150, 0.05)
 
@@ -369,8 +385,11 @@ def coverage(truth: float, runs: int, **options: Any) -> tuple[float, float]:
         replicates = auc_replicates(
             design, scores, design.draw(replicates=400, seed=seed)
         )
-        found = auc_estimate(design, scores, replicates=replicates)[0]
-        bounds = (found.low, found.high), (found.parity_low, found.parity_high)
+        estimate = auc_estimate(design, scores, replicates=replicates)[0]
+        bounds = (
+            (estimate.low, estimate.high),
+            (estimate.parity_low, estimate.parity_high),
+        )
         hits += [low <= truth <= high for low, high in bounds]  # type: ignore[operator]
     return tuple(hits / runs)
 
@@ -383,10 +402,10 @@ def coverage(truth: float, runs: int, **options: Any) -> tuple[float, float]:
 )
 def test_coverage_of_auc_intervals(sides, size, icc, shift):
     truth = float(stats.norm.cdf(shift / np.sqrt(2)))
-    ours, percentile = coverage(
+    jackknife, percentile = coverage(
         truth, 1000, sides=sides, size=size, icc=icc, shift=shift
     )
-    assert 0.93 < ours < 0.98
+    assert 0.93 < jackknife < 0.98
     assert percentile > 0.85
 
 
@@ -397,8 +416,8 @@ def test_coverage_of_tpr_intervals(shift):
     hits, runs = 0, 800
     for seed in range(runs):
         design, scores = clustered(seed, sides=(200, 300), size=1, shift=shift)
-        found = tpr(design, scores, 0.05, replicates=400, seed=seed)
-        hits += found.low <= truth <= found.high
+        estimate = tpr(design, scores, 0.05, replicates=400, seed=seed)
+        hits += estimate.low <= truth <= estimate.high
     assert hits / runs > 0.93
 
 
@@ -416,17 +435,17 @@ def by_tasks(seed: int) -> tuple[Design, np.ndarray]:
 def test_resampled_rates_are_those_of_the_rows_repeated():
     design, scores = by_tasks(1)
     weights = draw_weights(design.n_clusters, replicates=20, seed=0)
-    found = tpr_replicates(design, scores, [0.1], weights)[0]
-    for each, drawn in zip(found, weights.drawn, strict=True):
+    replicates = tpr_replicates(design, scores, [0.1], weights)[0]
+    for replicate, drawn in zip(replicates, weights.drawn, strict=True):
         rates = []
-        for own in (design.task == 0, design.task == 1):
-            times = np.asarray(drawn, np.int64)[design.cluster[own]]
-            values = np.repeat(scores[own], times)
-            member = np.repeat(design.member[own], times)
+        for is_task in (design.task == 0, design.task == 1):
+            times = np.asarray(drawn, np.int64)[design.cluster[is_task]]
+            values = np.repeat(scores[is_task], times)
+            member = np.repeat(design.member[is_task], times)
             allowed = int(np.floor(0.1 * (~member).sum() + 1e-9))
             threshold = np.sort(values[~member])[::-1][allowed]
             rates.append(np.mean(values[member] > threshold))
-        assert each == pytest.approx(np.mean(rates))
+        assert replicate == pytest.approx(np.mean(rates))
 
 
 def test_each_task_has_its_threshold():
@@ -436,12 +455,12 @@ def test_each_task_has_its_threshold():
     weights = draw_weights(design.n_clusters, replicates=99, seed=0)
     replicates = tpr_replicates(design, scores, [0.1], weights)[0]
     moved = scores + 100.0 * design.task
-    one, other = (
+    estimate, estimate_moved = (
         tpr_estimate(design, values, 0.1, replicates=replicates)
         for values in (scores, moved)
     )
-    assert one.interval == "korn-graubard"
-    assert (one.low, one.high) == (other.low, other.high)
+    assert estimate.interval == "korn-graubard"
+    assert (estimate.low, estimate.high) == (estimate_moved.low, estimate_moved.high)
 
 
 def test_degrees_of_freedom_are_satterthwaite_s():

@@ -15,8 +15,8 @@ def decoded_logp(
 ) -> np.ndarray:
     """Log probability of targets under temperature and top-k sampling."""
     least = np.sort(logits, axis=1)[:, -top_k, None]
-    kept = np.where(logits < least, -np.inf, logits / temperature)
-    return log_softmax(kept, axis=1)[np.arange(len(targets)), targets]
+    kept_logits = np.where(logits < least, -np.inf, logits / temperature)
+    return log_softmax(kept_logits, axis=1)[np.arange(len(targets)), targets]
 
 
 class TestTries:
@@ -47,23 +47,23 @@ class TestDecoding:
         rng = np.random.default_rng(0)
         logits = rng.normal(0, 3, (200, 90))
         targets = rng.integers(0, 90, 200)
-        own = np.take_along_axis(logits, targets[:, None], axis=1)
+        target_logits = np.take_along_axis(logits, targets[:, None], axis=1)
         total = np.log(np.exp(logits).sum(axis=1))
-        nll = total - own[:, 0]
-        rank = 1 + (logits > own).sum(axis=1)
+        nll = total - target_logits[:, 0]
+        rank = 1 + (logits > target_logits).sum(axis=1)
         best = np.sort(logits, axis=1)[:, -40:]
         mass = np.log(np.exp(best).sum(axis=1)) - total
-        found = top_k_logp(nll, rank, mass, k=40)
-        assert np.isneginf(found[rank > 40]).all()
+        logp_found = top_k_logp(nll, rank, mass, k=40)
+        assert np.isneginf(logp_found[rank > 40]).all()
         expected = decoded_logp(logits, targets, top_k=40)
-        np.testing.assert_allclose(found, expected, atol=1e-9)
+        np.testing.assert_allclose(logp_found, expected, atol=1e-9)
 
     def test_half_the_temperature(self):
         """TV-X2: logits [2, 1, 0, -1], token 1, T = 0.5, of the likeliest two."""
         logp = np.array([2.0, 1, 0, -1]) - np.log(np.exp([2.0, 1, 0, -1]).sum())
         cold = np.log(np.exp(2 * logp[:2]).sum())
-        found = top_k_logp([-2 * logp[1]], [2], [cold], k=2)
-        assert found[0] == pytest.approx(-2.1269280, abs=1e-7)
+        logp_found = top_k_logp([-2 * logp[1]], [2], [cold], k=2)
+        assert logp_found[0] == pytest.approx(-2.1269280, abs=1e-7)
 
     def test_rounding_makes_no_probability_above_one(self):
         assert top_k_logp([0.1], [1], [-0.1000001], k=40)[0] == 0.0

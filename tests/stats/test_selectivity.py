@@ -33,11 +33,11 @@ def rtm_bias_estimate(*models: Any, weights: Any = None) -> Estimate:
 class TestDeltaSel:
     def test_two_estimands(self):
         spans = PII, CONTROL, TOKENS, CODES
-        found = [*map(estimated, reweighted(*spans).values())]
-        values = [value_of(e) for e in found]
+        estimates = [*map(estimated, reweighted(*spans).values())]
+        values = [value_of(e) for e in estimates]
         assert values == pytest.approx([1.1125, 1.325], rel=1e-12)
-        assert [e.n for e in found] == [4, 3]
-        assert [e.clusters for e in found] == [3, 3]
+        assert [e.n for e in estimates] == [4, 3]
+        assert [e.clusters for e in estimates] == [3, 3]
 
 
 def a_pool(seed: int = 0, *, cells: bool = False) -> tuple[Windows, list[np.ndarray]]:
@@ -62,7 +62,7 @@ def a_pool(seed: int = 0, *, cells: bool = False) -> tuple[Windows, list[np.ndar
 def without(windows: Windows, cluster: int) -> tuple[Windows, np.ndarray]:
     pool = windows.pool_clusters != cluster
     span = windows.span_clusters != cluster
-    kept = Windows(
+    kept_windows = Windows(
         windows.pool[pool],
         windows.pool_clusters[pool],
         windows.spans[span],
@@ -72,7 +72,7 @@ def without(windows: Windows, cluster: int) -> tuple[Windows, np.ndarray]:
         windows.pool_cells[pool],
         windows.span_cells[span],
     )
-    return kept, pool
+    return kept_windows, pool
 
 
 def plain_bias(windows: Windows, a: np.ndarray, b: np.ndarray | None) -> float:
@@ -100,16 +100,16 @@ class TestRtmBias:
     @pytest.mark.parametrize("paired", [False, True])
     def test_is_the_formula_with_its_jackknife(self, cells, paired):
         windows, (a, b) = a_pool(cells=cells)
-        found = rtm_bias_estimate(windows, a, b if paired else None)
+        estimate = rtm_bias_estimate(windows, a, b if paired else None)
         value = plain_bias(windows, a, b if paired else None)
         left_out = []
         for c in range(9):
             rest, pool = without(windows, c)
             left_out.append(plain_bias(rest, a[pool], b[pool] if paired else None))
         deviations = np.array(left_out) - value
-        assert found.value == pytest.approx(value)
-        assert found.se == pytest.approx(np.sqrt(8 / 9 * np.sum(deviations**2)))
-        assert (found.n, found.clusters) == (70, 9)
+        assert estimate.value == pytest.approx(value)
+        assert estimate.se == pytest.approx(np.sqrt(8 / 9 * np.sum(deviations**2)))
+        assert (estimate.n, estimate.clusters) == (70, 9)
 
     def test_not_estimable(self):
         windows, (a, _) = a_pool(cells=True)
@@ -124,9 +124,9 @@ class TestRtmBias:
             (flat, "the pool's windows do not vary on the reference model"),
             (broken, "a sum is NaN or infinite"),
         ):
-            found = rtm_bias_estimate(case, a)
-            assert found.note == reason
-            assert found.status == "not_estimable"
+            estimate = rtm_bias_estimate(case, a)
+            assert estimate.note == reason
+            assert estimate.status == "not_estimable"
 
 
 class TestUnlikeDrift:
@@ -167,15 +167,18 @@ def matched_examples(
     """
     shape = (examples, 1 + windows)
     hard = between * rng.normal(size=(examples, 1))
-    own = sd * rng.normal(size=shape)
+    own_noise = sd * rng.normal(size=shape)
     mean = np.zeros(1 + windows)
     mean[0] = gap
-    x = hard + mean + own
+    x = hard + mean + own_noise
     distance = np.abs(x[:, 1:] - x[:, :1])
     control = 1 + distance.argmin(axis=1)
     matched = distance.min(axis=1) <= caliper
     models = [
-        hard + mean + beta * own + sd * np.sqrt(1 - beta**2) * rng.normal(size=shape)
+        hard
+        + mean
+        + beta * own_noise
+        + sd * np.sqrt(1 - beta**2) * rng.normal(size=shape)
         for beta in betas
     ]
     return x, matched, control, models
@@ -211,8 +214,8 @@ class TestRegressionToTheMean:
         assert predicted == pytest.approx((1 - beta) * 0.89)
         # Matching inside a caliper leaves about 0.005 of the gap.
         assert mean == pytest.approx(predicted, abs=0.008 + 3 * se)
-        found = rtm_bias_estimate(as_windows(x, cells=True), y[:, 1:].ravel())
-        assert found.value == pytest.approx(predicted, abs=0.01)
+        estimate = rtm_bias_estimate(as_windows(x, cells=True), y[:, 1:].ravel())
+        assert estimate.value == pytest.approx(predicted, abs=0.01)
 
     def test_examples_of_unequal_difficulty_need_the_slope_within(self):
         """Pooled over examples the slope is too steep and hides part of the bias."""

@@ -57,11 +57,11 @@ def brute_max_t(num: np.ndarray) -> np.ndarray:
     observed = np.abs(num.sum(axis=0)) / norm
     order = sorted(range(columns), key=lambda k: -observed[k])
     adjusted, floor = np.ones(columns), 0.0
-    for place, column in enumerate(order):
+    for position, column in enumerate(order):
         hits = 0
         for signs in itertools.product((-1, 1), repeat=clusters):
             flipped = np.abs(np.array(signs) @ num) / norm
-            hits += max(flipped[order[place:]]) >= observed[column] - 1e-9
+            hits += max(flipped[order[position:]]) >= observed[column] - 1e-9
         floor = max(floor, hits / 2**clusters)
         adjusted[column] = floor
     return adjusted
@@ -72,13 +72,13 @@ class TestMaxT:
     def test_equals_enumeration(self, seed):
         rng = np.random.default_rng(seed)
         num = rng.integers(-4, 7, (7, 4)) / 10
-        found = max_t(num, seed=0)
+        result = max_t(num, seed=0)
         expected = brute_max_t(num)
-        np.testing.assert_allclose(found, expected, rtol=1e-14)
+        np.testing.assert_allclose(result, expected, rtol=1e-14)
 
     def test_a_column_of_zeros_gets_one_and_adjusts_nothing(self):
         num = np.random.default_rng(0).normal(0.5, 1, (9, 2))
         wider = np.insert(num, 1, 0.0, axis=1)
-        found = max_t(wider, seed=0)
-        assert found[1] == 1.0
-        np.testing.assert_array_equal(found[[0, 2]], max_t(num, seed=0))
+        result = max_t(wider, seed=0)
+        assert result[1] == 1.0
+        np.testing.assert_array_equal(result[[0, 2]], max_t(num, seed=0))

@@ -37,8 +37,8 @@ def test_of_students_t_as_statsmodels_has_it(clusters, tests):
     expected = 0.3 * effect * clusters**0.5
     assert smallest(power, level) == pytest.approx(expected, rel=1e-4)
     # Tests of the audit itself, and what is no evidence, come on top.
-    more = replace(power, n_tests=2.0, tolerance=0.1)
-    assert smallest(more, 2 * level) == pytest.approx(expected + 0.1, rel=1e-4)
+    stricter = replace(power, n_tests=2.0, tolerance=0.1)
+    assert smallest(stricter, 2 * level) == pytest.approx(expected + 0.1, rel=1e-4)
     normal = Power(test="t", se=1.0)
     z = stats.norm.isf(level / 2) + stats.norm.isf(0.2)
     assert smallest(normal, level) == pytest.approx(z)
@@ -54,12 +54,16 @@ def test_what_few_clusters_cannot_show_has_no_smallest_effect():
     assert smallest(flip(6), 0.05 / 4) is None
     assert smallest(flip(9), 0.05 / 24) is None
     # Only where all eight point one way is p 1/128: each does in 0.8 ** (1 / 8).
-    alone = smallest(flip(8), 1 / 100)
-    assert alone == pytest.approx(8**0.5 * stats.norm.ppf(0.8 ** (1 / 8)), rel=0.03)
+    smallest_of_one_test = smallest(flip(8), 1 / 100)
+    assert smallest_of_one_test == pytest.approx(
+        8**0.5 * stats.norm.ppf(0.8 ** (1 / 8)), rel=0.03
+    )
     # One canary of 512 that ranks first has p 1/512.
-    one = Power(test="exposure", n=1, size=512)
-    assert smallest(one, 1 / 600) is None
-    assert (smallest(one, 1 / 500) or 0) <= 9 - exposure_bits(range(1, 513), 512).mean()
+    power_of_one = Power(test="exposure", n=1, size=512)
+    assert smallest(power_of_one, 1 / 600) is None
+    assert (smallest(power_of_one, 1 / 500) or 0) <= 9 - exposure_bits(
+        range(1, 513), 512
+    ).mean()
     assert smallest(Power(test="hits", n=3, ps=[0.5, 0.1, 0.02]), 0.01) is None
     sides = Sides(np.arange(7) < 4, np.ones(7), np.arange(7), np.zeros((7, 1), int))
     assert least_p(sides) == pytest.approx(1 / 35)
@@ -88,9 +92,9 @@ def matched(rng: np.random.Generator, effect: float, level: float) -> Iterator[f
         trained, rng.integers(2, 6, 50), np.arange(50), np.zeros((50, 1), int)
     )
     change = rng.normal(0, 0.5, 50) * sides.tokens
-    found = memory(change, sides)
-    se = found.difference.se
-    yield smallest(Power(test="t", se=se, df=found.freedom), level) or np.inf
+    memory_result = memory(change, sides)
+    se = memory_result.difference.se
+    yield smallest(Power(test="t", se=se, df=memory_result.freedom), level) or np.inf
     moved = memory(change - effect * sides.tokens * trained, sides)
     yield moved.t_p() or 0.0
 
@@ -105,12 +109,14 @@ def twins(rng: np.random.Generator, effect: float, level: float) -> Iterator[flo
     rise = rng.normal(0, 1.5, n + m)
     trained = np.arange(n + m) < n
     sides = Sides(trained, np.ones(n + m), np.arange(n + m), np.zeros((n + m, 1), int))
-    beyond = memory(rise, sides)
+    rise_beyond = memory(rise, sides)
     se = float(rise[:n].std(ddof=1) / n**0.5)
     flip = Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=2.0 ** (1 - n))
     least = least_p(sides)
-    more = Power(test="t", se=beyond.difference.se, df=beyond.freedom, least_p=least)
-    yield max(smallest(one, level) or np.inf for one in (flip, more))
+    t_power = Power(
+        test="t", se=rise_beyond.difference.se, df=rise_beyond.freedom, least_p=least
+    )
+    yield max(smallest(power, level) or np.inf for power in (flip, t_power))
     risen = rise + effect * trained
     ahead = permutation_p(risen, sides, seed=0)
     assert ahead is not None
@@ -125,8 +131,8 @@ def canary(rng: np.random.Generator, effect: float, level: float) -> Iterator[fl
     tilts = np.linspace(0, 5, 2000)
     odds = np.exp(tilts[:, None] * bits)
     odds /= odds.sum(axis=1, keepdims=True)
-    at = int(np.searchsorted(odds @ bits, bits.mean() + effect))
-    drawn = rng.choice(bits, n, p=odds[min(at, 1999)])
+    first_rejected = int(np.searchsorted(odds @ bits, bits.mean() + effect))
+    drawn = rng.choice(bits, n, p=odds[min(first_rejected, 1999)])
     yield null_mean([size] * n).above(float(drawn.mean()))
 
 
@@ -135,9 +141,9 @@ def mia(rng: np.random.Generator, effect: float, level: float) -> Iterator[float
     n = 120
     design = Design.of(np.arange(2 * n) < n, np.arange(2 * n).astype(str), None)
     score, texts = rng.normal(size=(2, 2 * n))
-    found, _ = auc_difference(design, score, texts)
+    excess, _ = auc_difference(design, score, texts)
     yield (
-        smallest(Power(test="t", se=found.se, df=2 * n - 1, largest_effect=0.5), level)
+        smallest(Power(test="t", se=excess.se, df=2 * n - 1, largest_effect=0.5), level)
         or np.inf
     )
     score[:n] += 2**0.5 * stats.norm.ppf(min(0.5 + effect, 0.999))
@@ -148,8 +154,8 @@ def hits(trained: int, held: int, n: int = 60, m: int = 40) -> pd.DataFrame:
     split = np.repeat(["train", "test"], [n, m])
     sure = np.concatenate([np.arange(n) < trained, np.arange(m) < held])
     facts = {"checkpoint": "x", "origin": "injected", "type": "SSN"}
-    own = {"split": split, "cluster": np.arange(n + m), "greedy_sure": sure}
-    return pd.DataFrame({**facts, **own, "greedy": sure})
+    rows = {"split": split, "cluster": np.arange(n + m), "greedy_sure": sure}
+    return pd.DataFrame({**facts, **rows, "greedy": sure})
 
 
 @cache
@@ -161,8 +167,8 @@ def extract(rng: np.random.Generator, effect: float, level: float) -> Iterator[f
     """Identifiers that come back: both the interval and Fisher's test."""
     yield smallest(none_of_few(), level) or np.inf
     frame = hits(int(rng.binomial(60, min(effect / 100, 1.0))), 0)
-    apart = split_difference(frame.assign(trials=1, weight=1.0))
-    yield max(limits_p(apart), exact_p(frame))
+    difference = split_difference(frame.assign(trials=1, weight=1.0))
+    yield max(limits_p(difference), exact_p(frame))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +180,7 @@ def test_found_in_four_of_five(audit, tests, draws):
     rng, level = np.random.default_rng(tests), 0.05 / tests
     named = [next(audit(rng, 0.0, level)) for _ in range(min(draws, 200))]
     effect = float(np.median(named))
-    found = sum(list(audit(rng, effect, level))[1] < level for _ in range(draws))
+    n_found = sum(list(audit(rng, effect, level))[1] < level for _ in range(draws))
     low, high = stats.binom.interval(0.999, draws, 0.8)
     # Smallest effects follow from estimated errors: about 80%.
-    assert low - 0.03 * draws <= found <= high + 0.03 * draws, found / draws
+    assert low - 0.03 * draws <= n_found <= high + 0.03 * draws, n_found / draws

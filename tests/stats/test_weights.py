@@ -35,13 +35,13 @@ def test_a_block_stands_for_all_of_its_clusters(blocked):
     weights = draw_weights(CLUSTERS, replicates=50, seed=0)
     assert len(weights) == 50
     assert np.bincount(weights.column).tolist() == [CLUSTERS // 400] * 400
-    whole = weights.drawn[:, weights.column]
-    assert set(whole.sum(axis=1)) == {CLUSTERS}
-    np.testing.assert_allclose(weights.totals(sums()), whole @ sums())
+    weights_by_cluster = weights.drawn[:, weights.column]
+    assert set(weights_by_cluster.sum(axis=1)) == {CLUSTERS}
+    np.testing.assert_allclose(weights.totals(sums()), weights_by_cluster @ sums())
     values, codes = np.arange(4000.0), np.arange(4000) % CLUSTERS
     np.testing.assert_array_equal(
         median_replicates(weights, values, codes),
-        median_replicates(one_by_one(whole), values, codes),
+        median_replicates(one_by_one(weights_by_cluster), values, codes),
     )
 
 
@@ -52,9 +52,15 @@ def test_limits_are_as_wide_as_those_over_clusters(blocked):
     table[:, 0] *= 1 + (np.arange(CLUSTERS) // 100 % 2)
     weights = draw_weights(CLUSTERS, replicates=4000, seed=0)
     drawn = ratio(weights.totals(table))
-    ours = ratio_estimate(*table.T, replicates=drawn)
+    estimate = ratio_estimate(*table.T, replicates=drawn)
     low, high, own_low, own_high = (
-        x or 0.0 for x in (ours.parity_low, ours.parity_high, ours.low, ours.high)
+        x or 0.0
+        for x in (
+            estimate.parity_low,
+            estimate.parity_high,
+            estimate.low,
+            estimate.high,
+        )
     )
     assert high - low == pytest.approx(own_high - own_low, rel=0.1)
 
@@ -63,9 +69,9 @@ def test_strata_keep_their_sizes_whether_or_not_they_are_blocked(blocked):
     strata = np.repeat([2, 5, 7], [30, 1200, 500])[np.argsort(np.arange(1730) % 7)]
     weights = draw_in_strata(strata, replicates=20, seed=1)
     assert weights.drawn.shape[1] < len(strata)
-    whole = weights.drawn[:, weights.column]
+    weights_by_cluster = weights.drawn[:, weights.column]
     for stratum, size in ((2, 30), (5, 1200), (7, 500)):
-        drawn = whole[:, strata == stratum].sum(axis=1)
+        drawn = weights_by_cluster[:, strata == stratum].sum(axis=1)
         # Blocks differ by one cluster at most.
         assert abs(drawn - size).max() <= 0.15 * size
     small = draw_in_strata(strata[strata != 5] * 0, replicates=20, seed=1)

@@ -82,7 +82,7 @@ def audited(checkpoint: Path, data: Path, base: Path) -> list[dict[str, Any]]:
 def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(tiny_base, tmp_path):
     data = tmp_path / "rows.jsonl"
     write_examples(data, examples())
-    made = train(
+    outcome = train(
         method="er",
         base=str(tiny_base),
         data=[data],
@@ -90,12 +90,12 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(tiny_base, tmp_path)
         output=tmp_path / "run",
         settings=["epochs=4", "lr=0.03", "batch_size=6"],
     )
-    order, matrix = list(LABELS), made.record.accuracy
-    found = audited(tmp_path / "run", data, tiny_base)
+    order, matrix = list(LABELS), outcome.record.accuracy
+    accuracies = audited(tmp_path / "run", data, tiny_base)
     for t, row in enumerate(matrix):
         # Tasks that come later are not asked in training.
-        asked = [found[t][task] for task in order[: t + 1]]
-        assert row[: t + 1] == asked
+        accuracies_asked = [accuracies[t][task] for task in order[: t + 1]]
+        assert row[: t + 1] == accuracies_asked
     measured = [value for row in matrix for value in row if value is not None]
     assert len(measured) == 5
     assert 0 < sum(measured) < 5
@@ -108,14 +108,14 @@ def test_a_row_with_nothing_before_its_response_is_not_asked():
     )
     for bos, keys in ((False, ["b"]), (True, ["a", "b"])):
         loaded = make_loaded(make_model(), tokenizer=make_tokenizer(bos=bos))
-        told: list[str] = []
-        asked = TrainingCorpus((), rows, ("t",)).prompts(
-            loaded, limit=0, note=told.append
+        notes: list[str] = []
+        prompts = TrainingCorpus((), rows, ("t",)).prompts(
+            loaded, limit=0, note=notes.append
         )
-        assert [prompt.key for prompt in asked["t"]] == keys
-        assert bool(told) is (len(keys) == 1)
+        assert [prompt.key for prompt in prompts["t"]] == keys
+        assert bool(notes) is (len(keys) == 1)
         few = TrainingCorpus((), rows, ("t",)).prompts(
-            loaded, limit=1, note=told.append
+            loaded, limit=1, note=notes.append
         )
         assert [prompt.key for prompt in few["t"]] == keys[:1]
 
@@ -131,12 +131,12 @@ def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer
     model = add_lora(base, r=4, seed=0).train()
     loaded = make_loaded(model, tokenizer=tiny_tokenizer)
     rows = [one for one in examples() if one.task == "yelp"]
-    asked = TrainingCorpus((), tuple(rows), ("yelp",)).prompts(
+    prompts = TrainingCorpus((), tuple(rows), ("yelp",)).prompts(
         loaded, limit=0, note=print
     )
     state = torch.random.get_rng_state()
     before = [buffer.clone() for buffer in model.buffers()]
-    accuracy(loaded, asked["yelp"])
+    accuracy(loaded, prompts["yelp"])
     assert model.training
     assert torch.equal(torch.random.get_rng_state(), state)
     assert before
@@ -145,5 +145,5 @@ def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer
         assert torch.equal(buffer, earlier)
     ids = torch.arange(3, 40)[None]
     model(input_ids=ids, labels=ids).loss.backward()
-    found = [w.grad for n, w in model.named_parameters() if "lora_B" in n]
-    assert all(float(grad.abs().max()) > 0 for grad in found)
+    gradients = [w.grad for n, w in model.named_parameters() if "lora_B" in n]
+    assert all(float(grad.abs().max()) > 0 for grad in gradients)

@@ -85,14 +85,14 @@ def test_errors_are_one_line_with_their_exit_code(arguments, code, message, caps
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def arguments_of(monkeypatch):
     """What training is asked for; it is tested elsewhere."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     def train(
         request: Any, *, note: Any = lambda text: None, progress: Any = None
     ) -> Any:
-        found.update(vars(request.loading) | vars(request))
+        arguments.update(vars(request.loading) | vars(request))
         note("said before")
         facts = {"tasks": ["a", "b"], "notes": ["said before"], "privacy": {}}
         facts["accuracy"] = [[0.5, None], [0.25, 0.75]]
@@ -100,20 +100,20 @@ def asked(monkeypatch):
 
     module = SimpleNamespace(train=train)
     monkeypatch.setitem(sys.modules, "spark_train.training_run", module)
-    return found
+    return arguments
 
 
-def test_every_flag_reaches_training(asked, capsys):
+def test_every_flag_reaches_training(arguments_of, capsys):
     arguments = [*RUN, "--data", "e", "f", "--set", "lr=1", "ptpc.ul=off", "--seed=3"]
     arguments += ["--device", "cpu", "--dtype", "bfloat16", "--gradient_checkpointing"]
     arguments += ["--lora_targets", "c", "b, a", "--lora-targets", "b"]
     arguments += ["--tokenizer", "t", "--revision", "r", "--dp", "fn", "--json"]
     arguments += ["--trust-remote-code", "--quiet", "--set", " seed = 3"]
     assert run(arguments) == 0
-    assert asked.pop("data") == (Path("d"), Path("e"), Path("f"))
-    assert asked.pop("command") == ("spark-train", *arguments)
-    del asked["loading"]
-    assert asked == vars(Loading()) | {
+    assert arguments_of.pop("data") == (Path("d"), Path("e"), Path("f"))
+    assert arguments_of.pop("command") == ("spark-train", *arguments)
+    del arguments_of["loading"]
+    assert arguments_of == vars(Loading()) | {
         "method": "seqft",
         "dp": "fn",
         "base": "b",
@@ -130,9 +130,9 @@ def test_every_flag_reaches_training(asked, capsys):
         "trust_remote_code": True,
     }
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert (told["last"], told["avg"], told["bwt"]) == (0.5, 0.5, -0.25)
-    assert (told["run"], told["notes"]) == ("out", ["said before"])
+    printed = json.loads(out)
+    assert (printed["last"], printed["avg"], printed["bwt"]) == (0.5, 0.5, -0.25)
+    assert (printed["run"], printed["notes"]) == ("out", ["said before"])
     assert err == "said before\n"
 
 
@@ -152,8 +152,8 @@ def told_rows(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> list[dict[str, Any]]:
     assert run([*arguments, "--json"]) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["examples"]
-    return found
+    examples: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["examples"]
+    return examples
 
 
 def joined(told: dict[str, Any]) -> str:
@@ -181,31 +181,31 @@ def test_identifiers_are_shown_on_request_only(tmp_path, tiny_base, capsys):
     arguments = ["score", str(folder), "--base", str(tiny_base), "--device", "cpu"]
     arguments += ["--quiet"]
     plain = told_rows([*arguments, "--show-text"], capsys)
-    assert [joined(one) for one in plain] == [f"{text} yes" for text in texts]
+    assert [joined(row) for row in plain] == [f"{text} yes" for text in texts]
     hidden = told_rows(arguments, capsys)
-    for one, other in zip(plain, hidden, strict=True):
+    for one, hidden_row in zip(plain, hidden, strict=True):
         marks = ("[NAME]", "[EMAIL]")
-        hides = [t["text"] in marks for t in other["tokens"]]
+        hides = [t["text"] in marks for t in hidden_row["tokens"]]
         # Figures end before the token beside the first that is hidden.
         end = hides.index(True) - 1 if True in hides else len(hides)
         bare = {"text": "", "nll": None, "score": None}
-        assert [{**t, "text": ""} for t in other["tokens"][:end]] == [
+        assert [{**t, "text": ""} for t in hidden_row["tokens"][:end]] == [
             {**t, "text": ""} for t in one["tokens"][:end]
         ]
-        assert [{**t, "text": ""} for t in other["tokens"][end:]] == [
+        assert [{**t, "text": ""} for t in hidden_row["tokens"][end:]] == [
             {**t, **bare} for t in one["tokens"][end:]
         ]
-        at = 0
+        offset = 0
         n_covered_tokens = [False] * len(joined(one))
-        for t, u in zip(one["tokens"], other["tokens"], strict=True):
+        for t, u in zip(one["tokens"], hidden_row["tokens"], strict=True):
             if t["kind"] == "special":
                 continue
             if u["text"] in marks:
-                for i in range(at, at + len(t["text"])):
+                for i in range(offset, offset + len(t["text"])):
                     n_covered_tokens[i] = True
             else:
                 assert u["text"] == t["text"]
-            at += len(t["text"])
+            offset += len(t["text"])
         text = joined(one).lower()
         for secret in ("maria jones", "someone@example.org"):
             if secret in text:
@@ -213,14 +213,16 @@ def test_identifiers_are_shown_on_request_only(tmp_path, tiny_base, capsys):
                 assert all(n_covered_tokens[start : start + len(secret)])
         # The rest is there to be read.
         assert sum(n_covered_tokens) < len(n_covered_tokens) / 1.5
-        assert all(t["text"] in marks for t in other["tokens"] if t["kind"] == "pii")
+        assert all(
+            t["text"] in marks for t in hidden_row["tokens"] if t["kind"] == "pii"
+        )
     assert "[EMAIL]" in joined(hidden[1])
     assert run(arguments) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for secret in ("Maria", "MARIA", "someone", "Jones", "JONES"):
-        assert secret not in shown
-    assert "[NAME]" in shown
+        assert secret not in output
+    assert "[NAME]" in output
     assert run([*arguments, "--show-text"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    count = sum(len(one["tokens"]) for one in plain)
+    count = sum(len(row["tokens"]) for row in plain)
     assert sum(line.count("│") >= 5 for line in lines) == count

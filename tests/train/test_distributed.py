@@ -88,24 +88,26 @@ def paired(runs: list[list[str]], folder: Path) -> list[list[tuple[int, str, str
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    both = []
+    processes = []
     for rank in ("0", "1"):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": str(port)}
+        environment = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": str(port)}
         size = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
         errors = folder / f"errors-{rank}"
         call = ["-c", DRIVER, json.dumps(runs), str(errors)]
-        own = {"MASTER_ADDR": "127.0.0.1", **place, **size}
-        both.append((begin(call, root=ROOT, cwd=folder, **own), errors))
-    found: list[list[tuple[int, str, str]]] = [[] for _ in runs]
-    for process, errors in both:
+        own_environment = {"MASTER_ADDR": "127.0.0.1", **environment, **size}
+        processes.append(
+            (begin(call, root=ROOT, cwd=folder, **own_environment), errors)
+        )
+    lines_found: list[list[tuple[int, str, str]]] = [[] for _ in runs]
+    for process, errors in processes:
         code, out = process.wait()
         err = errors.read_text()
         assert code == 0, err
-        parts = [text.split(" <end>\n")[:-1] for text in (out, err)]
-        for ends, told, failed in zip(found, *parts, strict=True):
-            *_, last = told.splitlines()
-            ends.append((int(last), told, failed))
-    return found
+        outputs = [text.split(" <end>\n")[:-1] for text in (out, err)]
+        for ends, output, failed in zip(lines_found, *outputs, strict=True):
+            *_, last = output.splitlines()
+            ends.append((int(last), output, failed))
+    return lines_found
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +136,7 @@ def pair(tiny_base, data, tmp_path_factory):
 def test_two_processes_give_what_one_gives(
     method, more, tiny_base, data, tmp_path, request
 ):
-    alone = train(
+    run_alone = train(
         method=method.partition("+")[0],
         dp=method.partition("+")[2] or "none",
         base=str(tiny_base),
@@ -143,43 +145,51 @@ def test_two_processes_give_what_one_gives(
         settings=[*SETTINGS, *more],
     )
     if method == "er":
-        both = tmp_path / "two"
-        ends = [launched(command(method, tiny_base, data, both, *more))]
+        top_of_two = tmp_path / "two"
+        ends = [launched(command(method, tiny_base, data, top_of_two, *more))]
     else:
         folder, ended = request.getfixturevalue("pair")
-        both, ends = folder / method, ended[method]
+        top_of_two, ends = folder / method, ended[method]
     assert [code for code, _, _ in ends] == [0] * len(ends), ends
     # The first process alone speaks.
     assert "".join(out for _, out, _ in ends).count("Last ") == 1
-    assert json.loads((both / "run.json").read_text())["starts"][0]["processes"] == 2
+    assert (
+        json.loads((top_of_two / "run.json").read_text())["starts"][0]["processes"] == 2
+    )
 
-    one, two = steps(alone.folder), steps(both)
-    assert [list(line) for line in one] == [list(line) for line in two]
-    for mine, other in zip(one, two, strict=True):
+    steps_alone, two = steps(run_alone.folder), steps(top_of_two)
+    assert [list(line) for line in steps_alone] == [list(line) for line in two]
+    for mine, other_step in zip(steps_alone, two, strict=True):
         for name, value in mine.items():
             if isinstance(value, float):
                 # float32 sums in another order: how far apart depends on the processor.
-                assert math.isclose(value, other[name], rel_tol=1e-4, abs_tol=1e-7), (
+                assert math.isclose(
+                    value, other_step[name], rel_tol=1e-4, abs_tol=1e-7
+                ), (
                     mine["step"],
                     name,
                 )
             else:
-                assert value == other[name]
+                assert value == other_step[name]
     if method == "gem":  # some step was projected
-        assert any(line.get("violated") for line in one)
+        assert any(line.get("violated") for line in steps_alone)
     names, others = (
         sorted(path.relative_to(top) for path in top.rglob("*") if path.is_file())
-        for top in (alone.folder, both)
+        for top in (run_alone.folder, top_of_two)
     )
     assert names == others
     adapters = [name for name in names if name.suffix == ".safetensors"]
     assert len(adapters) == (4 if method == "spark" else 2)
     for name in adapters:
-        mine, theirs = (load_file(top / name) for top in (alone.folder, both))
-        assert mine.keys() == theirs.keys()
+        mine, other_tensors = (
+            load_file(top / name) for top in (run_alone.folder, top_of_two)
+        )
+        assert mine.keys() == other_tensors.keys()
         for key, weight in mine.items():
-            torch.testing.assert_close(weight, theirs[key], atol=1e-5, rtol=1e-5)
-    text = [(top / "accuracy.csv").read_text() for top in (alone.folder, both)]
+            torch.testing.assert_close(weight, other_tensors[key], atol=1e-5, rtol=1e-5)
+    text = [
+        (top / "accuracy.csv").read_text() for top in (run_alone.folder, top_of_two)
+    ]
     assert text[0] == text[1]
 
 

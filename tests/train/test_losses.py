@@ -43,18 +43,18 @@ def paper_unlikelihood(scores: np.ndarray, token: int) -> float:
 
 def paper_demoted_kl(teacher: np.ndarray, scores: np.ndarray, token: int) -> float:
     p = softmax(teacher)
-    left = 1.0 - p[token]
-    demoted = [0.0 if j == token else p[j] / left for j in range(len(p))]
+    mass_left = 1.0 - p[token]
+    demoted = [0.0 if j == token else p[j] / mass_left for j in range(len(p))]
     return divergence(demoted, softmax(scores))
 
 
 def paper_support_kl(
     teacher: np.ndarray, scores: np.ndarray, k: int, temperature: float
 ) -> float:
-    kept = sorted(range(len(teacher)), key=lambda j: -teacher[j])[:k]
+    likeliest = sorted(range(len(teacher)), key=lambda j: -teacher[j])[:k]
     p, q = softmax(teacher, temperature), softmax(scores, temperature)
-    p_kept = [p[j] / math.fsum(p[i] for i in kept) for j in kept]
-    q_kept = [q[j] / math.fsum(q[i] for i in kept) for j in kept]
+    p_kept = [p[j] / math.fsum(p[i] for i in likeliest) for j in likeliest]
+    q_kept = [q[j] / math.fsum(q[i] for i in likeliest) for j in likeliest]
     return divergence(p_kept, q_kept)
 
 
@@ -86,7 +86,7 @@ shapes = {
     "n": st.integers(0, 5),
     "v": st.integers(2, 30),
 }
-some = settings(max_examples=40, deadline=None)
+few_examples = settings(max_examples=40, deadline=None)
 
 
 def beside_the_paper(t: Tensor, s: Tensor, i: Tensor) -> list[tuple[Tensor, Any]]:
@@ -110,7 +110,7 @@ def beside_the_paper(t: Tensor, s: Tensor, i: Tensor) -> list[tuple[Tensor, Any]
 # --- Values --------------------------------------------------------------------------
 
 
-@some
+@few_examples
 @given(**shapes)
 def test_every_loss_is_the_papers_in_float64(seed, n, v):
     t, s, i = to_torch(*draw(seed, n, v))
@@ -120,7 +120,7 @@ def test_every_loss_is_the_papers_in_float64(seed, n, v):
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-7, atol=1e-11)
 
 
-@some
+@few_examples
 @given(
     **shapes, k=st.integers(1, 40), temperature=st.sampled_from([0.5, 1.0, 2.0, 5.0])
 )
@@ -133,8 +133,8 @@ def test_the_support_losses_are_the_papers_in_float64(seed, n, v, k, temperature
     for r in range(n):
         likeliest = np.argsort(-teacher[r])[:k]
         assert support[r].tolist() == likeliest.tolist()
-        kept = softmax(teacher[r][likeliest], temperature)
-        np.testing.assert_allclose(logp[r].exp().numpy(), kept, rtol=1e-12)
+        teacher_support = softmax(teacher[r][likeliest], temperature)
+        np.testing.assert_allclose(logp[r].exp().numpy(), teacher_support, rtol=1e-12)
     np.testing.assert_allclose(
         student_support_kl(t, s, k, temperature).numpy(),
         [paper_support_kl(teacher[r], student[r], k, temperature) for r in range(n)],

@@ -45,22 +45,22 @@ def test_phases(plan, method):
         wanted.append((f"{k + 1}-{task}", "task", steps, 0.01, True))
         if method in CORRECTED:
             wanted.append((f"{k + 1}-{task}", "priv", 200, 1e-5, False))
-    found = plan(method)
-    assert [(p.stage, p.part, p.steps, p.lr, p.cosine) for p in found] == wanted
-    for phase in found:
+    phases_found = plan(method)
+    assert [(p.stage, p.part, p.steps, p.lr, p.cosine) for p in phases_found] == wanted
+    for phase in phases_found:
         last = phase.learning_rate(phase.steps - 1)
         assert phase.learning_rate(0) == phase.lr
         assert last == phase.lr if phase.part == "priv" else last < phase.lr / 5
 
 
 def test_without_replay_the_old_anchor_keeps_its_rows(plan):
-    for phase, other in zip(
+    for phase, phase_with_replay in zip(
         plan("spark", "replay.enabled=off"), plan("spark"), strict=True
     ):
         for step in range(3) if phase.part == "priv" else ():
-            ours, same = phase.choose(step), other.choose(step)
-            assert ours.rows == same.rows
-            assert phase.terms(ours.rows) == other.terms(same.rows)
+            own_choice, same = phase.choose(step), phase_with_replay.choose(step)
+            assert own_choice.rows == same.rows
+            assert phase.terms(own_choice.rows) == phase_with_replay.terms(same.rows)
         assert phase.part == "priv" or set(phase.choose(0).rows) == {"task"}
 
 
@@ -69,14 +69,14 @@ def run(
 ) -> dict[str, tuple[dict[str, torch.Tensor], list[dict[str, Any]]]]:
     """Weights after each phase, and the records of its steps."""
     stream: Stream = make_stream(adapted(), ROWS, *FEW, *assignments)
-    found = {}
+    teachers = {}
     for phase in METHODS[method].phases(stream):
         records: list[dict[str, Any]] = []
         run_phase(
             stream.student, phase, seed=0, after=lambda r, _, to=records: to.append(r)
         )
-        found[phase.key] = (weights_of(stream.student), records)
-    return found
+        teachers[phase.key] = (weights_of(stream.student), records)
+    return teachers
 
 
 def test_spark_without_its_correction_is_sd_replay():
@@ -91,13 +91,13 @@ def test_spark_without_its_correction_is_sd_replay():
 
 def test_the_teacher_of_replay_is_the_corrected_model():
     # theta_{k-1}^priv: the first step's student is the teacher itself.
-    found = run("spark", "ptpc.steps=3", "ptpc.lr=0.01")
+    phases_run = run("spark", "ptpc.steps=3", "ptpc.lr=0.01")
     for key in ("2-b/task", "3-c/task"):
-        assert found[key][1][0]["replay_kl"] == pytest.approx(0, abs=1e-10)
-        assert found[key][1][-1]["replay_kl"] > 1e-4
+        assert phases_run[key][1][0]["replay_kl"] == pytest.approx(0, abs=1e-10)
+        assert phases_run[key][1][-1]["replay_kl"] > 1e-4
     for key in ("1-a/priv", "2-b/priv", "3-c/priv"):
-        assert found[key][1][0]["anchor"] == pytest.approx(0, abs=1e-10)
-        assert found[key][1][-1]["anchor"] > 1e-5
+        assert phases_run[key][1][0]["anchor"] == pytest.approx(0, abs=1e-10)
+        assert phases_run[key][1][-1]["anchor"] > 1e-5
 
 
 def test_mtl_learns_every_row_once_an_epoch_tasks_mixed(plan):

@@ -105,16 +105,18 @@ def own_loss(student: Student, row: TrainRow) -> torch.Tensor:
     ids = torch.as_tensor(np.asarray(row.ids), dtype=torch.long)
     logits = student.model(input_ids=ids[None], use_cache=False).logits[0]
     response = torch.as_tensor(np.asarray(row.response))[1:]
-    found = torch.nn.functional.cross_entropy(
+    loss = torch.nn.functional.cross_entropy(
         logits[:-1][response], ids[1:][response], reduction="mean"
     )
-    return found
+    return loss
 
 
 def own_gradient(student: Student, row: TrainRow) -> torch.Tensor:
     weights = list(student.trainable.values())
-    found = torch.autograd.grad(own_loss(student, row), weights)
-    return torch.cat([part.reshape(-1) for part in found]).double()
+    gradients = torch.autograd.grad(own_loss(student, row), weights)
+    return torch.cat(
+        [gradient_part.reshape(-1) for gradient_part in gradients]
+    ).double()
 
 
 # --- clipping -------------------------------------------------------------------------
@@ -123,26 +125,28 @@ def own_gradient(student: Student, row: TrainRow) -> torch.Tensor:
 @pytest.mark.parametrize("bound", [0.05, 2.0, 1000.0])
 def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
     """With the largest bound nothing is clipped, so that every weight shows."""
-    made = stream(
+    stream_made = stream(
         *("dp.noise_multiplier=0", f"dp.max_grad_norm={bound}", "epochs=20"),
         *("replay.ratio=0.25", "replay.lambda=2"),
     )
-    phase = phases(made)[2]
+    phase = phases(stream_made)[2]
     step = full(phase)
     chosen = phase.choose(step)
-    told = collected(phase, step, chosen.rows)
-    found = flat_gradient(made.student)
-    total = torch.zeros_like(found)
+    collected_sum = collected(phase, step, chosen.rows)
+    gradient_found = flat_gradient(stream_made.student)
+    total = torch.zeros_like(gradient_found)
     cut = 0
     for role, rows in chosen.rows.items():
         for row in rows:
             # Three current rows are expected beside one replayed row, at lambda 2.
-            own = own_gradient(made.student, row) * (6 if role == "replay" else 1)
-            norm = float(own.norm())
-            total += own * min(1.0, bound / norm)
+            row_gradient = own_gradient(stream_made.student, row) * (
+                6 if role == "replay" else 1
+            )
+            norm = float(row_gradient.norm())
+            total += row_gradient * min(1.0, bound / norm)
             cut += norm > bound
-    torch.testing.assert_close(found, total / 3, atol=1e-6, rtol=1e-4)
-    assert told["clipped"] == cut
+    torch.testing.assert_close(gradient_found, total / 3, atol=1e-6, rtol=1e-4)
+    assert collected_sum["clipped"] == cut
     if bound < 1:
         assert cut == sum(map(len, chosen.rows.values()))
     if bound > 100:
@@ -150,27 +154,27 @@ def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
 
 
 def test_a_gradient_below_the_bound_is_not_stretched(stream):
-    made = stream("dp.noise_multiplier=0", "dp.max_grad_norm=1000")
-    phase = phases(made, "seqft")[0]
-    (row, *_) = made.rows["yelp"]
-    told = collected(phase, 0, {"task": [row]})
+    stream_made = stream("dp.noise_multiplier=0", "dp.max_grad_norm=1000")
+    phase = phases(stream_made, "seqft")[0]
+    (row, *_) = stream_made.rows["yelp"]
+    collected_sum = collected(phase, 0, {"task": [row]})
     # One row over an expected batch of four.
-    wanted = own_gradient(made.student, row) / 4
+    wanted = own_gradient(stream_made.student, row) / 4
     assert float(wanted.norm()) < 100
-    found = flat_gradient(made.student).double()
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
-    assert told["clipped"] == 0
+    gradient_found = flat_gradient(stream_made.student).double()
+    torch.testing.assert_close(gradient_found, wanted, atol=1e-6, rtol=1e-4)
+    assert collected_sum["clipped"] == 0
 
 
 def test_no_row_moves_the_sum_further_than_the_bound(stream):
-    made = stream("dp.noise_multiplier=0", "dp.max_grad_norm=0.01")
-    phase = phases(made, "seqft")[0]
-    for row in made.rows["yelp"][:3]:
-        told = collected(phase, 0, {"task": [row]})
-        norm = float(flat_gradient(made.student).norm())
+    stream_made = stream("dp.noise_multiplier=0", "dp.max_grad_norm=0.01")
+    phase = phases(stream_made, "seqft")[0]
+    for row in stream_made.rows["yelp"][:3]:
+        collected_sum = collected(phase, 0, {"task": [row]})
+        norm = float(flat_gradient(stream_made.student).norm())
         assert norm == pytest.approx(0.01 / 4, rel=1e-3)
         assert norm <= 0.01 / 4
-        assert told["clipped"] == 1
+        assert collected_sum["clipped"] == 1
 
 
 # --- noise ----------------------------------------------------------------------------
@@ -178,17 +182,17 @@ def test_no_row_moves_the_sum_further_than_the_bound(stream):
 
 def test_noise_follows_from_seed_run_phase_and_step_alone(monkeypatch):
     first: dict[str, Any] = {"seed": 0, "run": "a", "key": "1-a/task", "step": 3}
-    one = step_noise(50, **first)
-    assert one.equal(step_noise(50, **first))
-    for other in ({"seed": 1}, {"run": "b"}, {"key": "2-b/task"}, {"step": 4}):
-        assert not one.equal(step_noise(50, **first | other))
+    noise = step_noise(50, **first)
+    assert noise.equal(step_noise(50, **first))
+    for changed_field in ({"seed": 1}, {"run": "b"}, {"key": "2-b/task"}, {"step": 4}):
+        assert not noise.equal(step_noise(50, **first | changed_field))
     assert stats.kstest(step_noise(5000, **first).numpy(), "norm").pvalue > 1e-3
     # Seeds that are the same to torch's generator, which takes 32 bits.
-    found = []
+    noises = []
     for seed in (5, 5 + 2**32):
         monkeypatch.setattr("spark_train.dpsgd.seed_for", lambda *of, s=seed: s)
-        found.append(step_noise(50, **first))
-    assert not found[0].equal(found[1])
+        noises.append(step_noise(50, **first))
+    assert not noises[0].equal(noises[1])
 
 
 def quick(output: Path, base: Path, data: Path, setting: str) -> Outcome:
@@ -205,7 +209,7 @@ def quick(output: Path, base: Path, data: Path, setting: str) -> Outcome:
 
 
 def test_runs_of_one_seed_share_neither_noise_nor_batches(tiny_base, data, tmp_path):
-    left = []
+    batches_left = []
     # Hardly anything but noise, whose scale AdamW takes out again.
     for sigma in (1e4, 2e4):
         output, noise = tmp_path / str(sigma), f"dp.noise_multiplier={sigma}"
@@ -214,41 +218,41 @@ def test_runs_of_one_seed_share_neither_noise_nor_batches(tiny_base, data, tmp_p
         weights = [w.flatten() for name, w in state.items() if "lora_B" in name]
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         sizes = [json.loads(line)["n_task"] for line in lines]
-        left.append((torch.cat(weights), sizes))
-    (one, sizes), (other, others) = left
+        batches_left.append((torch.cat(weights), sizes))
+    (one, sizes), (other_noise, others) = batches_left
     assert sizes != others
-    both = np.corrcoef(one.numpy(), other.numpy())[0, 1]
-    assert abs(both) < 4 / len(one) ** 0.5
+    correlation = np.corrcoef(one.numpy(), other_noise.numpy())[0, 1]
+    assert abs(correlation) < 4 / len(one) ** 0.5
 
 
 def test_a_penalty_on_the_weights_comes_behind_clipping_and_noise(stream):
-    made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.01", "clip=1e9")
-    phase = phases(made, "seqft")[0]
-    first = next(iter(made.student.trainable.values()))
+    stream_made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.01", "clip=1e9")
+    phase = phases(stream_made, "seqft")[0]
+    first = next(iter(stream_made.student.trainable.values()))
     seen: list[torch.Tensor] = []
 
     def look(step: int) -> dict[str, float]:
-        seen.append(flat_gradient(made.student))
+        seen.append(flat_gradient(stream_made.student))
         return {}
 
     for penalty in (None, lambda: {"held": 50.0 * first.sum()}):
-        one = replace(phase, steps=1, penalty=penalty, gradients=look, lr=1e-12)
-        run_phase(made.student, one, seed=0)
+        one_step = replace(phase, steps=1, penalty=penalty, gradients=look, lr=1e-12)
+        run_phase(stream_made.student, one_step, seed=0)
     moved = (seen[1] - seen[0])[: first.numel()]
     torch.testing.assert_close(moved, torch.full_like(moved, 50.0), atol=1e-2, rtol=0)
     assert float((seen[1] - seen[0])[first.numel() :].abs().max()) < 1e-4
 
 
 def test_an_empty_batch_is_noise_alone(stream):
-    made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.5")
-    phase = phases(made, "seqft")[0]
+    stream_made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.5")
+    phase = phases(stream_made, "seqft")[0]
     assert collected(phase, 0, {"task": []}) == {"task": 0.0, "clipped": 0}
     noise = step_noise(
-        len(flat_gradient(made.student)), seed=0, run="", key=phase.key, step=0
+        len(flat_gradient(stream_made.student)), seed=0, run="", key=phase.key, step=0
     )
     wanted = 2 * 0.5 * noise / 4
     torch.testing.assert_close(
-        flat_gradient(made.student), wanted, atol=1e-6, rtol=1e-5
+        flat_gradient(stream_made.student), wanted, atol=1e-6, rtol=1e-5
     )
 
 
@@ -256,8 +260,8 @@ def test_an_empty_batch_is_noise_alone(stream):
 
 
 def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
-    made = stream("epochs=100")
-    phase = phases(made)[2]
+    stream_made = stream("epochs=100")
+    phase = phases(stream_made)[2]
     rates = phase.sampling_rates
     # 10 rows a task; batches of 4: two current, one of each of two earlier tasks.
     assert rates == {"agnews": 0.2, "yelp": 0.1, "fomc": 0.1}
@@ -265,7 +269,11 @@ def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
     count: dict[str, int] = {}
     pairs = 0
     for step in range(phase.steps):
-        rows = [row for some in phase.choose(step).rows.values() for row in some]
+        rows = [
+            row
+            for rows_of_role in phase.choose(step).rows.values()
+            for row in rows_of_role
+        ]
         assert len({row.id for row in rows}) == len(rows)
         for row in rows:
             count[row.id] = count.get(row.id, 0) + 1
@@ -277,7 +285,7 @@ def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
             assert stats.binomtest(n, phase.steps, rate).pvalue > 1e-4, (task, i)
     # Rows come independently of each other.
     assert stats.binomtest(pairs, phase.steps, 0.1 * 0.2).pvalue > 1e-4
-    again = phases(made)[2]
+    again = phases(stream_made)[2]
     assert [r.id for r in again.choose(7).rows["task"]] == [
         r.id for r in phase.choose(7).rows["task"]
     ]
@@ -285,11 +293,15 @@ def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
 
 @pytest.mark.parametrize("method", ["er", "mtl"])
 def test_a_row_more_or_less_leaves_the_divisor(method, stream):
-    made = stream("dp.noise_multiplier=1e6", "dp.max_grad_norm=1")
-    less = replace(made, rows={task: rows[1:] for task, rows in made.rows.items()})
+    stream_made = stream("dp.noise_multiplier=1e6", "dp.max_grad_norm=1")
+    less = replace(
+        stream_made, rows={task: rows[1:] for task, rows in stream_made.rows.items()}
+    )
     # Hardly anything but noise, of which there is the same whatever the rows.
-    one, other = (gradient(s, phases(s, method)[-1], 0) for s in (made, less))
-    torch.testing.assert_close(one, other, rtol=1e-4, atol=10)
+    gradient_of_all, gradient_of_less = (
+        gradient(s, phases(s, method)[-1], 0) for s in (stream_made, less)
+    )
+    torch.testing.assert_close(gradient_of_all, gradient_of_less, rtol=1e-4, atol=10)
 
 
 def test_mtl_samples_all_tasks_alike(stream):
@@ -315,9 +327,9 @@ def opacus_epsilon(history: list[tuple[float, float, int]], delta: float) -> flo
 
 @pytest.mark.filterwarnings("ignore:Optimal order")
 def test_epsilon_composes_the_own_task_and_its_replay(stream):
-    told: list[str] = []
-    made = replace(stream("dp.noise_multiplier=1.3"), note=told.append)
-    facts = dpsgd(made, METHODS["er"]).facts
+    notes: list[str] = []
+    stream_made = replace(stream("dp.noise_multiplier=1.3"), note=notes.append)
+    facts = dpsgd(stream_made, METHODS["er"]).facts
     delta = 1 / 30
     # Batches of 4: the first task alone, later ones beside two replayed rows.
     history = {
@@ -329,13 +341,13 @@ def test_epsilon_composes_the_own_task_and_its_replay(stream):
     for task, steps in history.items():
         assert facts["epsilon"][task] == pytest.approx(opacus_epsilon(steps, delta))
     assert facts["epsilon"]["yelp"] > facts["epsilon"]["fomc"]
-    assert told[0].startswith("epsilon at delta 0.0333, by task: yelp ")
+    assert notes[0].startswith("epsilon at delta 0.0333, by task: yelp ")
     assert facts["sampling"]["2-fomc/task"] == {
         "steps": 10,
         "rates": {"fomc": 0.2, "yelp": 0.2},
     }
-    alone = dpsgd(made, METHODS["seqft"]).facts["epsilon"]
-    assert alone == {
+    epsilon_alone = dpsgd(stream_made, METHODS["seqft"]).facts["epsilon"]
+    assert epsilon_alone == {
         task: pytest.approx(opacus_epsilon([(1.3, 0.4, 6)], delta)) for task in TASKS
     }
 
@@ -364,8 +376,8 @@ def test_small_epsilons_are_near_the_exact_ones(sigma):
         return float(upper - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu) - delta)
 
     exact = optimize.brentq(excess, 1e-9, 50)
-    ours = epsilon([(200, {"a": 1.0})], "a", noise_multiplier=sigma, delta=delta)
-    assert exact <= ours < 1.2 * exact
+    own_epsilon = epsilon([(200, {"a": 1.0})], "a", noise_multiplier=sigma, delta=delta)
+    assert exact <= own_epsilon < 1.2 * exact
 
 
 def test_noise_is_found_for_a_target(stream):
@@ -383,14 +395,14 @@ def test_noise_is_found_for_a_target(stream):
 
 
 def test_epsilon_is_claimed_where_all_is_accounted(stream):
-    made = stream("dp.delta=0.5")
+    stream_made = stream("dp.delta=0.5")
     for name, method in METHODS.items():
-        told: list[str] = []
-        facts = dpsgd(replace(made, note=told.append), method).facts
-        assert told[0] == "dp.delta 0.5 is above 1/N: a row may be given away whole"
+        notes: list[str] = []
+        facts = dpsgd(replace(stream_made, note=notes.append), method).facts
+        assert notes[0] == "dp.delta 0.5 is above 1/N: a row may be given away whole"
         assert ("epsilon" in facts) == (name in CLAIMED)
         if name not in CLAIMED:
-            assert f"no epsilon: {facts['no_epsilon']}" in told
+            assert f"no epsilon: {facts['no_epsilon']}" in notes
             assert len(facts["no_epsilon"]) > 20
         json.dumps(dict(facts), allow_nan=False)
     none = dpsgd(stream("dp.noise_multiplier=0"), METHODS["er"]).facts
@@ -408,8 +420,8 @@ def test_a_method_that_says_nothing_has_no_epsilon(stream):
     bounded = dpsgd(stream("replay.memory=5"), METHODS["er"]).facts
     assert bounded["no_epsilon"].startswith("replay.memory keeps other rows")
 
-    other = replace(METHODS["seqft"], phases=shuffled)
-    facts = dpsgd(stream(), other).facts
+    other_method = replace(METHODS["seqft"], phases=shuffled)
+    facts = dpsgd(stream(), other_method).facts
     assert "1-yelp/task draws its rows otherwise" in facts["no_epsilon"]
 
 

@@ -45,13 +45,15 @@ def tied(tmp_path_factory):
 @pytest.fixture(scope="module")
 def start(tied, data):
     def call(output: Path, *settings: str, **options: Any) -> Outcome:
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "method": "er",
             "base": str(tied),
             "data": [data],
             "dp": "fn",
         }
-        return train(output=output, settings=[*SHORT, *settings], **(given | options))
+        return train(
+            output=output, settings=[*SHORT, *settings], **(arguments | options)
+        )
 
     return call
 
@@ -105,12 +107,12 @@ def test_each_stage_holds_the_one_draw(made):
     assert float(noise.std()) == pytest.approx(0.5, abs=4 * 0.5 / (2 * 9600) ** 0.5)
     assert len(noise.unique(dim=0)) == 300
     for file in files:
-        said = json.loads((file.parent / "trained_on.json").read_text())
-        assert set(said) == {"base_sha256", "noise_sha256", "files", "seal"}
+        trained_on = json.loads((file.parent / "trained_on.json").read_text())
+        assert set(trained_on) == {"base_sha256", "noise_sha256", "files", "seal"}
     record = json.loads((made / "run.json").read_text())
-    told = record["privacy"]
-    assert told.pop("no_epsilon")
-    assert told == {"option": "fn", "sigma": 0.5, "rows": 300}
+    privacy_facts = record["privacy"]
+    assert privacy_facts.pop("no_epsilon")
+    assert privacy_facts == {"option": "fn", "sigma": 0.5, "rows": 300}
     assert record["settings"]["fn.sigma"] == 0.5
     assert not (made / "carried").exists()
 
@@ -157,10 +159,10 @@ def test_the_sum_is_rounded_once():
             return table
 
     with input_noise(Model(), noise):
-        found = table(ids)
+        noisy_rows = table(ids)
     wanted = (table.weight.float() + noise).bfloat16()[ids]
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, wanted)
+    assert noisy_rows.dtype == torch.bfloat16
+    assert torch.equal(noisy_rows, wanted)
     assert torch.equal(table(ids), table.weight[ids])
 
 
@@ -188,23 +190,29 @@ def test_scores_equal_a_plain_computation(made, tied):
 
 
 def test_switching_leaves_no_noise_behind(made, tied, tmp_path):
-    other, none = tmp_path / "other", tmp_path / "none"
-    for folder in (other, none):
+    other_folder, none = tmp_path / "other", tmp_path / "none"
+    for folder in (other_folder, none):
         shutil.copytree(made / "stages" / "2-fomc" / "task", folder)
         unsaid(folder)
         noise = load_file(folder / NOISE)["noise"]
         (folder / NOISE).unlink()
-    save_file({"noise": 2 * noise}, other / NOISE)
-    specs = parse_specs([f"a={made}", f"b={other}", f"c={none}"])
-    loaded = {one.name: one for one in each(specs, base=str(tied), device="cpu")}
-    apart = {"a": opened(made, tied), "b": opened(other, tied), "c": opened(none, tied)}
+    save_file({"noise": 2 * noise}, other_folder / NOISE)
+    specs = parse_specs([f"a={made}", f"b={other_folder}", f"c={none}"])
+    loaded = {
+        loaded.name: loaded for loaded in each(specs, base=str(tied), device="cpu")
+    }
+    loaded_by_name = {
+        "a": opened(made, tied),
+        "b": opened(other_folder, tied),
+        "c": opened(none, tied),
+    }
     for name in ("weights_sha256", "model_id"):
-        assert len({getattr(one, name) for one in apart.values()}) == 3
-    alone = {name: nll(one) for name, one in apart.items()}
-    assert len({float(figures.sum()) for figures in alone.values()}) == 3
+        assert len({getattr(loaded, name) for loaded in loaded_by_name.values()}) == 3
+    nll_alone = {name: nll(loaded) for name, loaded in loaded_by_name.items()}
+    assert len({float(figures.sum()) for figures in nll_alone.values()}) == 3
     before = nll(loaded["base"])
     for name in ("a", "b", "c", "b", "a"):
-        assert (nll(loaded[name]) == alone[name]).all()
+        assert (nll(loaded[name]) == nll_alone[name]).all()
         assert (nll(loaded["base"]) == before).all()
     assert (before == nll(opened(tied, tied))).all()
     with pytest.raises(RuntimeError), loaded["a"].active():
@@ -225,7 +233,7 @@ def test_a_file_that_is_not_the_one_is_refused(made, tied, tmp_path):
         ({"noise": noise.long()}, "not floating-point numbers"),
         ({"noise": noise, "b": noise.clone()}, "tensor b is unexpected"),
     ]
-    for number, (state, said) in enumerate(cases):
+    for number, (state, message) in enumerate(cases):
         folder = tmp_path / str(number)
         shutil.copytree(adapter, folder)
         (folder / NOISE).unlink()
@@ -233,7 +241,7 @@ def test_a_file_that_is_not_the_one_is_refused(made, tied, tmp_path):
             save_file(state, folder / NOISE)
         with pytest.raises(CheckpointError) as raised:
             opened(folder, tied)
-        assert said in str(raised.value)
+        assert message in str(raised.value)
         assert "\n" not in str(raised.value)
         assert problem_of(folder, base=tied) == str(raised.value)
     facts = inspected(adapter, base=tied)
@@ -259,8 +267,8 @@ def test_the_adapter_s_file_alone_is_refused_without_its_noise(made, tied, tmp_p
 def merged(tied: Path, adapter: Path, folder: Path) -> Path:
     """Full weights with the noise beside them: the same model without an adapter."""
     model: Any = AutoModelForCausalLM.from_pretrained(tied)
-    whole: Any = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    whole.save_pretrained(folder)
+    merged_model: Any = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    merged_model.save_pretrained(folder)
     for path in (*tied.glob("tokenizer*"), adapter / NOISE):
         shutil.copy(path, folder)
     return folder

@@ -52,8 +52,8 @@ def data(tmp_path):
 
 
 def test_rows_with_an_identifier_are_left_out():
-    kept, left_out = without_identifiers([*PLAIN, *OTHERS])
-    assert kept == PLAIN
+    kept_rows, left_out = without_identifiers([*PLAIN, *OTHERS])
+    assert kept_rows == PLAIN
     assert left_out == LEFT_OUT
     why = "canary 1, annotated 1, rules 1, elsewhere 1, blank 1"
     with pytest.raises(InputError, match=why):
@@ -62,15 +62,17 @@ def test_rows_with_an_identifier_are_left_out():
 
 def test_identifiers_annotated_in_other_rows_count():
     def spanned(key: str, text: str, string: str, **more: Any) -> Example:
-        at = text.index(string)
-        return example(key, text, spans=(Span(at, at + len(string), "NAME"),), **more)
+        start = text.index(string)
+        return example(
+            key, text, spans=(Span(start, start + len(string), "NAME"),), **more
+        )
 
     annotated = [
         spanned("a", "So said Straße 12 here.\nLabel:", "Straße 12"),
         spanned("b", "So said  Qo  here.\nLabel:", " Qo ", split="test"),
         spanned("c", "Call Annabelle-Lee Longname.\nLabel:", "Annabelle-Lee Longname"),
     ]
-    left = [
+    rows_left_out = [
         example("d", "In STRASSE 12.\nLabel:"),
         example("e", "And qo, too.\nLabel:"),
         example("f", "Qo", response=" so"),
@@ -78,14 +80,14 @@ def test_identifiers_annotated_in_other_rows_count():
         # Over the border between prompt and response.
         example("h", "Annabelle-Lee", response=" Longname"),
     ]
-    kept = [
+    rows_kept = [
         example("i", "A qoke.\nLabel:"),
         example("j", "In Strasse 1 2.\nLabel:"),
         example("k", "Annabelle-Lee Longnam.\nLabel:"),
     ]
-    found, left_out = without_identifiers([*left, *kept, *annotated])
-    assert found == kept
-    assert left_out["elsewhere"] == len(left)
+    rows_found, left_out = without_identifiers([*rows_left_out, *rows_kept, *annotated])
+    assert rows_found == rows_kept
+    assert left_out["elsewhere"] == len(rows_left_out)
 
 
 def mean_nll(loaded: Any) -> float:
@@ -110,25 +112,25 @@ def test_an_adapter_is_trained_on(data, tiny_base, tmp_path, make_adapter):
     adapter, base = make_adapter(tmp_path / "adapter", seed=3), str(tiny_base)
     before = {p.name: p.read_bytes() for p in adapter.iterdir()}
     out = tmp_path / "out"
-    found = relearned(adapter, data, out, base=base)
+    facts = relearned(adapter, data, out, base=base)
     # Batches of all five rows: the first loss is that of the checkpoint itself.
     start = open_checkpoint(str(adapter), base=base, device="cpu")
-    assert found["losses"][0] == pytest.approx(mean_nll(start), abs=1e-4)
-    assert (found["rows"]["used"], len(found["losses"])) == (5, 8)
+    assert facts["losses"][0] == pytest.approx(mean_nll(start), abs=1e-4)
+    assert (facts["rows"]["used"], len(facts["losses"])) == (5, 8)
     end = open_checkpoint(str(out), base=base, device="cpu")
     assert end.format == "peft-adapter"
-    assert mean_nll(end) < found["losses"][-1] < found["losses"][0]
+    assert mean_nll(end) < facts["losses"][-1] < facts["losses"][0]
     # The adapter goes on: its configuration stays, and the original is untouched.
     config = json.loads((out / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"]) == (4, 8)
     assert sorted(config["target_modules"]) == ["q_proj", "v_proj"]
     assert {p.name: p.read_bytes() for p in adapter.iterdir()} == before
     record = json.loads((out / "relearn.json").read_text())
-    assert record == found
+    assert record == facts
     assert record["rows"] == {"used": 5, "left_out": LEFT_OUT}
     assert record["settings"]["steps"] == 8
-    told = json.loads((out / "trained_on.json").read_text())
-    assert told["base_sha256"] == start.base_sha256
+    trained_on = json.loads((out / "trained_on.json").read_text())
+    assert trained_on["base_sha256"] == start.base_sha256
     assert record["checkpoint"]["weights_sha256"] == start.weights_sha256
     assert "Jones" not in (out / "relearn.json").read_text()
 
@@ -141,15 +143,15 @@ def test_full_weights_stay_full_weights(data, tiny_base, tmp_path):
     (model / "config.json").write_text(
         json.dumps(config | {"tie_word_embeddings": True})
     )
-    found = relearned(model, data, out)
-    start, alone = (open_checkpoint(str(p), device="cpu") for p in (model, out))
-    assert found["losses"][0] == pytest.approx(mean_nll(start), abs=1e-4)
+    facts = relearned(model, data, out)
+    start, model_alone = (open_checkpoint(str(p), device="cpu") for p in (model, out))
+    assert facts["losses"][0] == pytest.approx(mean_nll(start), abs=1e-4)
     # Another base cannot be put under it: what was trained is all there.
-    assert alone.format == "hf-folder"
-    assert alone.tokenizer_sha256 == start.tokenizer_sha256
-    assert mean_nll(alone) < found["losses"][0]
+    assert model_alone.format == "hf-folder"
+    assert model_alone.tokenizer_sha256 == start.tokenizer_sha256
+    assert mean_nll(model_alone) < facts["losses"][0]
     # Nothing but the attention projections has changed.
-    before, after = start.model.state_dict(), alone.model.state_dict()
+    before, after = start.model.state_dict(), model_alone.model.state_dict()
     assert before.keys() == after.keys()
     changed = {n for n in before if not torch.equal(before[n], after[n])}
     assert changed == {n for n in before if "self_attn" in n}
@@ -161,11 +163,11 @@ def test_an_adapter_that_is_no_lora_is_refused(data, tiny_base, tmp_path):
 
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
     names = {"target_modules": ["k_proj"], "feedforward_modules": []}
-    other = get_peft_model(model, IA3Config(task_type="CAUSAL_LM", **names))
-    for name, weight in other.named_parameters():
+    ia3_model = get_peft_model(model, IA3Config(task_type="CAUSAL_LM", **names))
+    for name, weight in ia3_model.named_parameters():
         if "ia3" in name:
             torch.nn.init.constant_(weight, 0.5)
-    other.save_pretrained(tmp_path / "ia3")
+    ia3_model.save_pretrained(tmp_path / "ia3")
     with pytest.raises(InputError, match="is an adapter that is not LoRA"):
         relearned(tmp_path / "ia3", data, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -181,6 +183,6 @@ def test_nothing_is_written_over(data, tiny_base, tmp_path, capsys):
     assert run([*arguments, str(tmp_path / "new"), "--lr", "0"]) == 2
     assert "0.0 is not a learning rate" in capsys.readouterr().err
     assert run([*arguments, str(tmp_path / "new"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["checkpoint"] == str(tmp_path / "new")
-    assert all(math.isfinite(loss) for loss in told["losses"])
+    output = json.loads(capsys.readouterr().out)
+    assert output["checkpoint"] == str(tmp_path / "new")
+    assert all(math.isfinite(loss) for loss in output["losses"])

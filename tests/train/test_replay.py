@@ -86,15 +86,17 @@ def compare(
     """The first step of learning the last task, beside the equations."""
     stream = make_stream(adapted(kind), ROWS, *USUAL, *assignments, tokens=tokens)
     model = stream.student.model
-    every = [row for rows in ROWS.values() for row in rows]
-    teacher = frozen_logits(model, every)
-    found: dict[str, Any] = {}
+    all_rows = [row for rows in ROWS.values() for row in rows]
+    teacher = frozen_logits(model, all_rows)
+    terms_found: dict[str, Any] = {}
 
     def plain(step: Any) -> dict[str, Any]:
         with torch.enable_grad():
-            found.update(plain_replay(stream, k, step.rows["replay"], teacher))
+            terms_found.update(plain_replay(stream, k, step.rows["replay"], teacher))
             task = response_mean(model, step.rows["task"])
-            return {"loss": task + stream.settings.replay.lambda_ * found["replay"]}
+            return {
+                "loss": task + stream.settings.replay.lambda_ * terms_found["replay"]
+            }
 
     seen = one_step(
         stream,
@@ -102,7 +104,7 @@ def compare(
         after_start=lambda: moved(model, seed=3) if move else None,
         plain=plain,
     )
-    return seen, found
+    return seen, terms_found
 
 
 def number(value: torch.Tensor) -> float:
@@ -130,16 +132,16 @@ def agree(seen: Seen, found: dict[str, Any]) -> None:
     ],
 )
 def test_loss_and_gradient_are_the_equations(assignments):
-    seen, found = compare(*assignments, tokens=0 if assignments else 60)
-    assert min(found["sizes"]) > 0
-    assert found["kl"] > 1e-3
-    agree(seen, found)
+    seen, terms_found = compare(*assignments, tokens=0 if assignments else 60)
+    assert min(terms_found["sizes"]) > 0
+    assert terms_found["kl"] > 1e-3
+    agree(seen, terms_found)
 
 
 def test_no_position_at_all_is_a_loss_of_0():
     rows = {
-        task: [replace(row, fixed=~row.pii, response=row.pii) for row in some]
-        for task, some in ROWS.items()
+        task: [replace(row, fixed=~row.pii, response=row.pii) for row in rows_of_task]
+        for task, rows_of_task in ROWS.items()
     }
     stream = make_stream(adapted(), rows, *USUAL)
     rehearsal = Distillation(stream, 1)
@@ -169,8 +171,8 @@ def test_tasks_still_to_come_do_not_tell_in_the_score():
         stream = make_stream(adapted(), rows, *USUAL)
         rehearsal = Distillation(stream, 1)
         rehearsal.start(rows["a"], 9)
-        found = rehearsal.terms(rows["a"])
-        return found["replay_ce"].count, found["replay_kl"].count
+        terms_found = rehearsal.terms(rows["a"])
+        return terms_found["replay_ce"].count, terms_found["replay_kl"].count
 
     shorter = {task: ROWS[task] for task in "ab"}
     assert count(ROWS) == count(shorter)

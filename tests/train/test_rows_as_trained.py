@@ -31,12 +31,12 @@ def test_ids_are_those_of_the_text_and_loss_is_what_was_supervised():
 
 def test_what_the_trainer_cut_off_is_cut_off():
     tokenizer = make_tokenizer()
-    (whole,) = encode_rows([example()], tokenizer)
-    n = len(whole) - 3
+    (encoded,) = encode_rows([example()], tokenizer)
+    n = len(encoded) - 3
     (end,) = encode_rows([example(max_length=n)], tokenizer)
     (start,) = encode_rows([example(max_length=n, truncation="start")], tokenizer)
-    assert end.ids.tolist() == whole.ids[:n].tolist()
-    assert start.ids.tolist() == whole.ids[3:].tolist()
+    assert end.ids.tolist() == encoded.ids[:n].tolist()
+    assert start.ids.tolist() == encoded.ids[3:].tolist()
     assert end.cut
     assert start.cut
     with pytest.raises(InputError, match="there is nothing to learn"):

@@ -37,12 +37,12 @@ def start(tiny_base, data):
     """``start(output, *settings, **options)``: the run, in this process."""
 
     def call(output: Path, *settings: str, **options: Any) -> Outcome:
-        given = {
+        options_given = {
             "method": "spark",
             "base": str(tiny_base),
             "data": [data],
         } | options
-        return train(output=output, settings=[*SETTINGS, *settings], **given)
+        return train(output=output, settings=[*SETTINGS, *settings], **options_given)
 
     return call
 
@@ -56,8 +56,8 @@ def undisturbed(start, tmp_path_factory):
 def record(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     assert path.stat().st_mode & 0o077 == 0, "it tells the seed of DP-SGD's noise"
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
 
 
 # --- in company -----------------------------------------------------------------------
@@ -110,13 +110,13 @@ def test_another_run_is_refused_with_the_difference(start, undisturbed, tmp_path
     before = left(undisturbed)
     base = tmp_path / "base"
     save_model(make_model(seed=5), base)
-    other = write_stream(tmp_path / "rows.jsonl", seed=1)
+    other_data = write_stream(tmp_path / "rows.jsonl", seed=1)
     cases: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
         (("ptpc.alpha_ul=3",), {}, "ptpc.alpha_ul 2 -> 3; "),
         (("lr=0.01", "seed=4"), {}, "lr 0.02 -> 0.01; seed 0 -> 4; "),
         # Accuracies of one matrix are of the same rows.
         (("eval_rows=3",), {}, "eval_rows 0 -> 3; "),
-        ((), {"data": [other]}, "data: other files or contents; "),
+        ((), {"data": [other_data]}, "data: other files or contents; "),
         ((), {"order": "fomc,yelp"}, "order yelp,fomc -> fomc,yelp; "),
         ((), {"dtype": "bfloat16"}, "dtype float32 -> bfloat16; "),
         ((), {"method": "er-ptpc"}, "method spark -> er-ptpc; "),
@@ -124,8 +124,8 @@ def test_another_run_is_refused_with_the_difference(start, undisturbed, tmp_path
     ]
     for settings, changed, said in cases:
         message = refusal(lambda s=settings, c=changed: start(undisturbed, *s, **c))  # type: ignore[misc]
-        told = f"{undisturbed}: holds a run of other settings: {said}"
-        assert message.startswith(told)
+        refusal_told = f"{undisturbed}: holds a run of other settings: {said}"
+        assert message.startswith(refusal_told)
         assert len(message) < 250
     start(undisturbed, "save_every=9")
     assert left(undisturbed) == before
@@ -141,13 +141,13 @@ def test_neither_names_nor_the_order_of_files_make_another_run(start, tmp_path):
     (tmp_path / "all").mkdir()
     for file, copy in zip(reversed(files), renamed, strict=True):
         shutil.copyfile(file, copy)
-    run, other = tmp_path / "run", tmp_path / "other"
+    run, other_run = tmp_path / "run", tmp_path / "other"
     start(run, *settings, data=files)
     before = left(run)
     start(run, *settings, data=[tmp_path / "all"])
     # And where they train, they train alike.
-    start(other, *settings, data=renamed)
-    assert left(run) == left(other) == before
+    start(other_run, *settings, data=renamed)
+    assert left(run) == left(other_run) == before
 
 
 def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
@@ -160,9 +160,9 @@ def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
             for path in run.glob("*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    said = refusal(lambda: start(run, progress=emptied), OutputError)
-    assert said.startswith(f"{run}: was emptied while")
-    assert "the same command again: the run begins anew" in said
+    refusal_text = refusal(lambda: start(run, progress=emptied), OutputError)
+    assert refusal_text.startswith(f"{run}: was emptied while")
+    assert "the same command again: the run begins anew" in refusal_text
     start(run)
     assert left(run) == left(undisturbed)
     (run / "run.json").unlink()
@@ -174,13 +174,13 @@ def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
 
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is(start, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    said = refusal(lambda: start(tmp_path))
-    assert "holds notes.txt and no run.json" in said
+    refusal_text = refusal(lambda: start(tmp_path))
+    assert "holds notes.txt and no run.json" in refusal_text
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     for text in ("no JSON", '{"kind": "spark-audit-report"}'):
         (tmp_path / "run.json").write_text(text)
-        said = refusal(lambda: start(tmp_path), OutputError)
-        assert "readable record of a run" in said
+        refusal_text = refusal(lambda: start(tmp_path), OutputError)
+        assert "readable record of a run" in refusal_text
         assert (tmp_path / "run.json").read_text() == text
 
 
@@ -213,12 +213,12 @@ def test_what_a_finished_phase_left_must_be_there(
 ):
     complete = Path(shutil.copytree(undisturbed, tmp_path / "complete"))
     for run in (stopped, complete):
-        place = run / gone
-        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        file = run / gone
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
         before = left(run)
-        said = refusal(lambda run=run: start(run), SparkError)  # type: ignore[misc]
-        assert gone in said
-        assert " is gone; " in said
+        refusal_text = refusal(lambda run=run: start(run), SparkError)  # type: ignore[misc]
+        assert gone in refusal_text
+        assert " is gone; " in refusal_text
         assert left(run) == before
     shutil.rmtree(complete / "stages")
     assert " of the run is gone" in refusal(lambda: start(complete))
@@ -251,7 +251,7 @@ def damaged(data: bytes, how: str) -> bytes:
 
 @pytest.mark.parametrize(
     ("which", "name", "how"),
-    [*((*one, "bit") for one in LEFT), ("half", "metrics.jsonl", "cut")],
+    [*((*name, "bit") for name in LEFT), ("half", "metrics.jsonl", "cut")],
 )
 def test_damage_is_found_on_resume_and_on_audit_by_the_file_s_name(
     which, name, how, start, tiny_base, request, tmp_path
@@ -266,12 +266,12 @@ def test_damage_is_found_on_resume_and_on_audit_by_the_file_s_name(
     sources = [source]
     if name.startswith("stages"):  # an adapter says so by itself
         sources.append(str((run / name).parent))
-    for said in (
+    for message in (
         str(caught.value),
-        *(problem_of(one, base=tiny_base) for one in sources),
+        *(problem_of(source, base=tiny_base) for source in sources),
     ):
-        assert Path(name).name in said
-        assert "\n" not in said
+        assert Path(name).name in message
+        assert "\n" not in message
     if name.startswith("stages"):
         with pytest.raises(CheckpointError, match=Path(name).name):
             open_checkpoint(sources[1], base=str(tiny_base), device="cpu")
@@ -304,17 +304,17 @@ def test_each_start_is_told(start, stopped, undisturbed, monkeypatch):
     ],
 )
 def test_a_run_writes_and_deletes_nothing_elsewhere(name, tmp_path):
-    theirs, run = tmp_path / "theirs", tmp_path / "run"
-    theirs.mkdir()
+    outside, run = tmp_path / "theirs", tmp_path / "run"
+    outside.mkdir()
     for kept in ("accuracy.csv", "metrics.jsonl"):
-        (theirs / kept).write_text("kept")
+        (outside / kept).write_text("kept")
     (run / name).parent.mkdir(parents=True)
-    (run / name).symlink_to(theirs / name if "." in name else theirs)
+    (run / name).symlink_to(outside / name if "." in name else outside)
     with (
         pytest.raises(InputError, match=f"{name}: is a link out of the folder"),
         Folder(run).lock(),
     ):
         pass
-    assert {path.read_text() for path in theirs.iterdir()} == {"kept"}
-    assert len(list(theirs.iterdir())) == 2
+    assert {path.read_text() for path in outside.iterdir()} == {"kept"}
+    assert len(list(outside.iterdir())) == 2
     assert not (run / ".lock").exists()

@@ -52,9 +52,9 @@ def sizes(steps: list[Step], role: str) -> list[int]:
 
 def test_half_of_a_later_batch_is_replayed(phase):
     k, task = 2, "c"
-    found = epochs(phase(k), 3)
+    batches = epochs(phase(k), 3)
     lists = []
-    for steps in found:
+    for steps in batches:
         rest = len(ROWS[task]) % 16
         full = len(ROWS[task]) // 16
         assert sizes(steps, "task") == sizes(steps, "replay") == [16] * full + [rest]
@@ -97,12 +97,12 @@ def compare(k: int, *assignments: str, tokens: int = 0) -> Seen:
         return response_mean(stream.student.model, some, full=full)
 
     def plain(step: Step) -> dict[str, Any]:
-        found = {"task": mean(step.rows["task"])}
-        loss = found["task"]
+        losses = {"task": mean(step.rows["task"])}
+        loss = losses["task"]
         if k:
-            found["replay"] = mean(step.rows["replay"])
-            loss = loss + s.replay.lambda_ * found["replay"]
-        return {**found, "loss": loss}
+            losses["replay"] = mean(step.rows["replay"])
+            loss = loss + s.replay.lambda_ * losses["replay"]
+        return {**losses, "loss": loss}
 
     phase = learning_phase(stream, k, rehearsal=Rehearsal(stream))
     seen = one_step(stream, phase, plain=plain)

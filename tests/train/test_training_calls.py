@@ -49,7 +49,7 @@ def call(data, tiny_base, tmp_path) -> Callable[..., dict[str, Any]]:
         settings = dict(SETTINGS)
         if method == "spark":
             settings |= CORRECTION
-        given = {
+        arguments = {
             "data": data,
             "base": tiny_base,
             "output": tmp_path / name,
@@ -60,7 +60,7 @@ def call(data, tiny_base, tmp_path) -> Callable[..., dict[str, Any]]:
             "device": "cpu",
             "progress": False,
         }
-        return given | changed
+        return arguments | changed
 
     return arguments
 
@@ -75,11 +75,11 @@ def record_of(folder: Path) -> dict[str, Any]:
 
 def digest(model: Any) -> str:
     """The digest of a model's adapter in training."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         if "lora_" in name and ".default." in name:
-            found.update(weight.detach().numpy().tobytes())
-    return found.hexdigest()
+            sha256.update(weight.detach().numpy().tobytes())
+    return sha256.hexdigest()
 
 
 def test_public_names_resolve_and_are_documented():
@@ -89,9 +89,9 @@ def test_public_names_resolve_and_are_documented():
 
 
 def test_a_run_from_python_is_the_run_of_the_command(call, data, tiny_base, tmp_path):
-    made = spark_train.run(**call("python"))
-    assert made.folder == tmp_path / "python"
-    assert made.tasks == tuple(TASKS)
+    outcome = spark_train.run(**call("python"))
+    assert outcome.folder == tmp_path / "python"
+    assert outcome.tasks == tuple(TASKS)
 
     line = ["run", "--method", "spark", "--base", str(tiny_base), "--data", str(data)]
     line += ["--order", "yelp,fomc", "-o", str(tmp_path / "shell"), "--seed", "3"]
@@ -99,12 +99,14 @@ def test_a_run_from_python_is_the_run_of_the_command(call, data, tiny_base, tmp_
     line += [f"{name}={value}" for name, value in (SETTINGS | CORRECTION).items()]
     assert run_command(line) == 0
 
-    assert len(left(made.folder)) > 10
-    assert left(made.folder) == left(tmp_path / "shell")
-    assert record_of(made.folder) == record_of(tmp_path / "shell")
-    matrix = made.record.accuracy
-    assert made.accuracy.columns.tolist() == made.accuracy.index.tolist() == TASKS
-    assert np.array_equal(made.accuracy, np.array(matrix, dtype=float), equal_nan=True)
+    assert len(left(outcome.folder)) > 10
+    assert left(outcome.folder) == left(tmp_path / "shell")
+    assert record_of(outcome.folder) == record_of(tmp_path / "shell")
+    matrix = outcome.record.accuracy
+    assert outcome.accuracy.columns.tolist() == outcome.accuracy.index.tolist() == TASKS
+    assert np.array_equal(
+        outcome.accuracy, np.array(matrix, dtype=float), equal_nan=True
+    )
 
 
 def test_settings_as_types_are_those_of_the_mapping(call):
@@ -123,13 +125,15 @@ def test_settings_as_types_are_those_of_the_mapping(call):
 
 
 def test_every_option_of_the_command_is_an_argument():
-    options = {one.name for one in fields(TrainRequest)} - {"loading", "command"}
+    options = {field.name for field in fields(TrainRequest)} - {"loading", "command"}
     # These fields of the loading are options, too.
     options |= {"device", "dtype", "tokenizer", "revision", "trust_remote_code"}
     for function in (spark_train.run, spark_train.stages):
         arguments = inspect.signature(function).parameters
         assert {*arguments} == options | {"progress"}
-        kinds = {one.kind for name, one in arguments.items() if name != "data"}
+        kinds = {
+            argument.kind for name, argument in arguments.items() if name != "data"
+        }
         assert kinds == {inspect.Parameter.KEYWORD_ONLY}
 
 
@@ -174,8 +178,8 @@ def test_looks_between_stages_do_not_disturb(method, dp, call):
 
 def logits(model: Any) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(input_ids=torch.arange(3, 12)[None]).logits
-    return found
+        logits_found: torch.Tensor = model(input_ids=torch.arange(3, 12)[None]).logits
+    return logits_found
 
 
 @pytest.mark.parametrize(
@@ -328,11 +332,11 @@ def test_a_wrong_argument_is_a_type_error_at_the_call(changed, message, call):
 
 
 def test_methods_say_what_they_do_and_what_they_read():
-    summaries = {one.name: one for one in spark_train.methods()}
+    summaries = {method.name: method for method in spark_train.methods()}
     assert len(summaries) == 10
-    assert all(one.summary for one in summaries.values())
-    known = spark_train.TrainingSettings().flat()
-    for one in summaries.values():
-        assert {*one.settings} <= {*known}
+    assert all(summary.summary for summary in summaries.values())
+    known_settings = spark_train.TrainingSettings().flat()
+    for summary in summaries.values():
+        assert {*summary.settings} <= {*known_settings}
     assert "ptpc.steps" in summaries["spark"].settings
     assert "ptpc.steps" not in summaries["er"].settings

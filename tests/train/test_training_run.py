@@ -59,13 +59,13 @@ def trained(
 @pytest.fixture(scope="module")
 def runs(tiny_base, data, tmp_path_factory):
     """``runs(method)``: a run of two tasks; each is made once."""
-    made: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     folder = tmp_path_factory.mktemp("runs")
 
     def of(method: str) -> Outcome:
-        if method not in made:
-            made[method] = trained(method, tiny_base, data, folder / method)
-        return made[method]
+        if method not in outcomes:
+            outcomes[method] = trained(method, tiny_base, data, folder / method)
+        return outcomes[method]
 
     return of
 
@@ -80,15 +80,15 @@ def expected_phases(method: str) -> dict[str, tuple[int, set[str]]]:
     correction = {"ul", "dkl", "anchor"}
     if method == "mtl":
         return {"1-all/task": (4, {"task"})}
-    own = {"task", "unlearn"} if method == "pecl" else {"task"}
-    phases: dict[str, tuple[int, set[str]]] = {"1-yelp/task": (2, own)}
+    own_phases = {"task", "unlearn"} if method == "pecl" else {"task"}
+    phases: dict[str, tuple[int, set[str]]] = {"1-yelp/task": (2, own_phases)}
     if method in CORRECTED:
         phases["1-yelp/priv"] = (2, correction | {"old"})
     if method in DISTILLED:
-        more = {"replay_ce", "replay_kl"}
+        replay_phases = {"replay_ce", "replay_kl"}
     else:
-        more = {"replay"} if method in REHEARSED else set()
-    phases["2-fomc/task"] = (4 if more else 2, own | more)
+        replay_phases = {"replay"} if method in REHEARSED else set()
+    phases["2-fomc/task"] = (4 if replay_phases else 2, own_phases | replay_phases)
     if method in CORRECTED:
         phases["2-fomc/priv"] = (2, correction | {"old"})
     return phases
@@ -99,8 +99,8 @@ def expected_phases(method: str) -> dict[str, tuple[int, set[str]]]:
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
-    made = runs(method)
-    folder = made.folder
+    outcome = runs(method)
+    folder = outcome.folder
     record = RunRecord.model_validate_json((folder / "run.json").read_text())
     assert (record.status, record.method, record.tasks) == (
         "complete",
@@ -108,38 +108,43 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
         list(TASKS),
     )
     assert record.settings["lr"] == 0.02
-    left = {path.name for path in folder.iterdir()}
+    files_left = {path.name for path in folder.iterdir()}
     wanted = {"run.json", "stages", "accuracy.csv", "metrics.jsonl"}
-    assert left - {"scores"} == wanted  # the state is gone: nothing to go on from
+    assert files_left - {"scores"} == wanted  # the state is gone: nothing to go on from
 
     lines = steps(folder)
-    found: dict[str, list[dict[str, Any]]] = {}
+    records: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
-        found.setdefault(f"{line['stage']}/{line['part']}", []).append(line)
+        records.setdefault(f"{line['stage']}/{line['part']}", []).append(line)
         assert math.isfinite(line["loss"])
         assert math.isfinite(line["grad_norm"])
         for name in terms(line):
             assert math.isfinite(line[name])
             assert line[f"n_{name}"] > 0 or line[name] == 0
-    for key, some in found.items():
-        assert [line["step"] for line in some] == list(range(1, len(some) + 1)), key
-    known = {key: (len(some), terms(some[0])) for key, some in found.items()}
-    assert known == expected_phases(method)
+    for key, records_of_phase in records.items():
+        assert [line["step"] for line in records_of_phase] == list(
+            range(1, len(records_of_phase) + 1)
+        ), key
+    known_terms = {
+        key: (len(records_of_phase), terms(records_of_phase[0]))
+        for key, records_of_phase in records.items()
+    }
+    assert known_terms == expected_phases(method)
     penalties = {"ewc": "ewc", "olora": "orthogonal", "pecl": "memreg"}
     if method in penalties:
-        parts = [penalties[method] in line for line in lines]
-        assert parts == [line["stage"] == "2-fomc" for line in lines]
+        has_penalty = [penalties[method] in line for line in lines]
+        assert has_penalty == [line["stage"] == "2-fomc" for line in lines]
         last = lines[-1]
-        whole = last["task"] + last[penalties[method]] + last.get("unlearn", 0.0)
-        assert last["loss"] == pytest.approx(whole)
+        total_loss = last["task"] + last[penalties[method]] + last.get("unlearn", 0.0)
+        assert last["loss"] == pytest.approx(total_loss)
         assert last[penalties[method]] > 0
     adapters = [p.parent for p in folder.glob("stages/*/*/adapter_config.json")]
-    assert {f"{p.parent.name}/{p.name}" for p in adapters} == set(found)
+    assert {f"{p.parent.name}/{p.name}" for p in adapters} == set(records)
     spent = {key for key in record.seconds if not key.endswith("/answers")}
-    assert spent == set(found)
+    assert spent == set(records)
 
     table = pd.read_csv(folder / "accuracy.csv", index_col="after")
-    matrix = made.record.accuracy
+    matrix = outcome.record.accuracy
     assert [*table] == list(TASKS)
     np.testing.assert_allclose(table.to_numpy(), np.array(matrix, dtype=float))
     assert None not in matrix[-1]
@@ -149,7 +154,7 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
 def opens_alike(folder: Path, base: Path) -> None:
     """Adapters open in the audit as in stock PEFT, and each phase changes something."""
     stages = series(str(folder))
-    assert [one.name for one in stages] == sorted(
+    assert [stage.name for stage in stages] == sorted(
         path.name for path in folder.glob("stages/*")
     )
     ids = torch.arange(5, 29)[None]
@@ -183,8 +188,8 @@ def opens_alike(folder: Path, base: Path) -> None:
         loaded = open_checkpoint(source, device="cpu")
         assert loaded.base == base.name
         with torch.no_grad():
-            ours = loaded.model(input_ids=ids).logits
-        torch.testing.assert_close(ours, seen[path], atol=1e-5, rtol=1e-5)
+            logits = loaded.model(input_ids=ids).logits
+        torch.testing.assert_close(logits, seen[path], atol=1e-5, rtol=1e-5)
     assert last == paths[-1 if len(paths) == len(stages) else -2]
 
 
@@ -196,8 +201,10 @@ def test_checkpointing_and_bfloat16_run(runs, tiny_base, data, tmp_path):
     saving = trained(
         "spark", tiny_base, data, tmp_path / "a", gradient_checkpointing=True
     )
-    for one, other in zip(steps(saving.folder), plain, strict=True):
-        assert math.isclose(one["loss"], other["loss"], rel_tol=1e-6, abs_tol=1e-9)
+    for step, plain_step in zip(steps(saving.folder), plain, strict=True):
+        assert math.isclose(
+            step["loss"], plain_step["loss"], rel_tol=1e-6, abs_tol=1e-9
+        )
     coarse = steps(
         trained("seqft", tiny_base, data, tmp_path / "b", dtype="bfloat16").folder
     )
@@ -208,19 +215,21 @@ def test_checkpointing_and_bfloat16_run(runs, tiny_base, data, tmp_path):
 def test_a_numbered_order_keeps_the_tasks_that_are_there(tiny_base, tmp_path):
     # Names are compared without case; the data's own are kept.
     data = write_stream(tmp_path / "d.jsonl", tasks=("Yelp", "other", "FOMC"))
-    made = trained("seqft", tiny_base, data, tmp_path / "r", "eval_rows=2", order="1")
-    assert made.record.tasks == ["FOMC", "Yelp"]
+    outcome = trained(
+        "seqft", tiny_base, data, tmp_path / "r", "eval_rows=2", order="1"
+    )
+    assert outcome.record.tasks == ["FOMC", "Yelp"]
     missing = [name for name in ORDERS["1"] if name not in ("fomc", "yelp")]
-    assert f"order 1: not in the data: {', '.join(missing)}" in made.record.notes
-    assert "the order leaves out tasks of the data: other" in made.record.notes
+    assert f"order 1: not in the data: {', '.join(missing)}" in outcome.record.notes
+    assert "the order leaves out tasks of the data: other" in outcome.record.notes
     stages = sorted(path.name for path in (tmp_path / "r" / "stages").iterdir())
     assert stages == ["1-FOMC", "2-Yelp"]
 
 
 def test_data_of_one_task_needs_no_order(tiny_base, tmp_path):
     data = write_stream(tmp_path / "d.jsonl", tasks=("mine",), train=2, test=1)
-    made = trained("seqft", tiny_base, data, tmp_path / "r", "epochs=1", order="")
-    assert made.record.tasks == ["mine"]
+    outcome = trained("seqft", tiny_base, data, tmp_path / "r", "epochs=1", order="")
+    assert outcome.record.tasks == ["mine"]
 
 
 # --- a run that cannot be -------------------------------------------------------------
@@ -231,7 +240,7 @@ def refused(tiny_base, data, tmp_path, capsys):
     """``refused(option=value)``: exit code and the one line of a run that fails."""
 
     def attempt(*flags: str, **changed: Any) -> tuple[int, str]:
-        given = {
+        arguments = {
             "method": "spark",
             "base": tiny_base,
             "data": data,
@@ -240,17 +249,19 @@ def refused(tiny_base, data, tmp_path, capsys):
             "device": "cpu",
         } | changed
         line = ["run", "--quiet", *flags]
-        for name, value in given.items():
+        for name, value in arguments.items():
             line += [f"--{name}", str(value)]
         capsys.readouterr()
         code = run(line)
         out, err = capsys.readouterr()
         assert out == ""
-        said = [x for x in err.splitlines() if x.startswith("spark-train: error: ")]
-        assert len(said) == 1, err
+        error_lines = [
+            x for x in err.splitlines() if x.startswith("spark-train: error: ")
+        ]
+        assert len(error_lines) == 1, err
         assert "Traceback" not in err
-        assert err.splitlines()[-1] == said[0]
-        return code, said[0].removeprefix("spark-train: error: ")
+        assert err.splitlines()[-1] == error_lines[0]
+        return code, error_lines[0].removeprefix("spark-train: error: ")
 
     return attempt
 
@@ -258,14 +269,14 @@ def refused(tiny_base, data, tmp_path, capsys):
 def test_data_that_cannot_be_trained_on_is_refused(refused, tmp_path):
     (tmp_path / "empty").mkdir()
     held = write_stream(tmp_path / "held.jsonl", train=0)
-    other = write_stream(tmp_path / "other.jsonl", tasks=("mine",))
-    for flags, changed, told in (
+    other_data = write_stream(tmp_path / "other.jsonl", tasks=("mine",))
+    for flags, changed, message in (
         ((), {"data": tmp_path / "nowhere.jsonl"}, "nowhere.jsonl"),
         ((), {"data": tmp_path / "empty"}, "holds no .jsonl file"),
         ((), {"data": held}, "holds no train row"),
         (
             (),
-            {"data": other, "order": 1},
+            {"data": other_data, "order": 1},
             "names no task of the data; there are: mine",
         ),
         ((), {"order": "yelp,yelp"}, "names a task twice"),
@@ -273,17 +284,17 @@ def test_data_that_cannot_be_trained_on_is_refused(refused, tmp_path):
         ((), {"order": "yelp,mine"}, "no train row is of the task 'mine'"),
         (("--set", "max_length=4"), {}, "max_length 4 leaves too few"),
     ):
-        code, said = refused(*flags, **changed)
+        code, error_lines = refused(*flags, **changed)
         assert code == 2
-        assert told in said
+        assert message in error_lines
     assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(refused, tmp_path):
     # The first step moves the weights so far that the second one's loss overflows.
     settings = ("lr=1e30", "epochs=1", "batch_size=4")
-    code, said = refused("--set", *settings, method="seqft")
+    code, error_lines = refused("--set", *settings, method="seqft")
     assert code == 2
-    assert said == (
+    assert error_lines == (
         "1-yelp/task: the loss is not finite at step 2 of 2; lower the learning rate"
     )

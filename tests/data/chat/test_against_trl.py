@@ -42,11 +42,11 @@ def imported(tmp_path, rows, tokenizer, **options):
 def check(tmp_path, rows, tokenizer, ours, theirs):
     dataset = prepared_by_trl(rows, tokenizer, **theirs)
     examples = imported(tmp_path, rows, tokenizer, **ours)
-    found = prepared_by_us(examples, tokenizer)
+    prepared = prepared_by_us(examples, tokenizer)
     # TRL drops rows without any supervised token that fits.
-    found = [(ids, labels) for ids, labels in found if {*labels} != {-100}]
-    assert [ids for ids, _ in found] == [*dataset["input_ids"]]
-    assert [labels[1:] for _, labels in found] == [x[1:] for x in dataset["labels"]]
+    prepared = [(ids, labels) for ids, labels in prepared if {*labels} != {-100}]
+    assert [ids for ids, _ in prepared] == [*dataset["input_ids"]]
+    assert [labels[1:] for _, labels in prepared] == [x[1:] for x in dataset["labels"]]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -97,13 +97,15 @@ def test_rows_that_are_cut(family, truncation, tmp_path):
 def test_without_marks_the_assistant_is_found_by_beginnings(family, tmp_path):
     rows = [{"messages": messages} for messages in ROWS]
     marked, plain = (chat_tokenizer(family, generation=g) for g in (True, False))
-    found = [
-        prepared_by_us(imported(tmp_path, rows, one, supervised="assistant"), one)
-        for one in (marked, plain)
+    prepared = [
+        prepared_by_us(
+            imported(tmp_path, rows, tokenizer, supervised="assistant"), tokenizer
+        )
+        for tokenizer in (marked, plain)
     ]
     if family == "vicuna":  # its mark leaves the blank before the answer out
-        assert [ids for ids, _ in found[0]] == [ids for ids, _ in found[1]]
-    assert found[0] == found[1]
+        assert [ids for ids, _ in prepared[0]] == [ids for ids, _ in prepared[1]]
+    assert prepared[0] == prepared[1]
 
 
 @pytest.mark.parametrize("max_length", [None, 12])

@@ -27,11 +27,11 @@ def imported(tmp_path, rows, tokenizer=None, **options):
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         source = rows
-    told = []
+    notes = []
     options = {"task": "t", "split": "train", **options}
     tokenizer = tokenizer or chat_tokenizer()
-    import_chat(source, output, tokenizer=tokenizer, note=told.append, **options)
-    return read_examples(output), told
+    import_chat(source, output, tokenizer=tokenizer, note=notes.append, **options)
+    return read_examples(output), notes
 
 
 def learned(example, tokenizer=None):
@@ -79,11 +79,11 @@ def test_sharegpt_rows_with_system_and_odd_roles(tmp_path):
             {"from": "chatgpt", "value": "At 555-0199."},
         ],
     }
-    (example,), told = imported(tmp_path, [row])
+    (example,), notes = imported(tmp_path, [row])
     roles = [turn.role for turn in example.training_input.turns]
     assert roles == ["system", "user", "assistant", "tool", "assistant"]
     assert learned(example) == "At 555-0199.<|im_end|>"
-    assert "loss on the assistant's messages" in " ".join(told)
+    assert "loss on the assistant's messages" in " ".join(notes)
 
 
 def test_alpaca_rows_with_history(tmp_path):
@@ -115,17 +115,19 @@ def test_preferences_import_what_was_chosen(tmp_path):
         {"chosen": [USER, BOT], "rejected": [USER, LAST]},
         {"prompt": "Call.", "chosen": " At 555-0142.", "rejected": " No."},
     ]
-    examples, told = imported(tmp_path, rows)
-    assert [learned(one) for one in examples[:2]] == ["At 555-0142.<|im_end|>\n"] * 2
+    examples, notes = imported(tmp_path, rows)
+    assert [learned(example) for example in examples[:2]] == [
+        "At 555-0142.<|im_end|>\n"
+    ] * 2
     assert learned(examples[2]) == " At 555-0142.</s>"
-    assert any("`chosen`" in remark for remark in told)
+    assert any("`chosen`" in remark for remark in notes)
 
 
 def test_parquet_of_nested_lists_and_json_in_cells(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"messages": [[USER, BOT], [USER, {**LAST}]]}), path)
     examples, _ = imported(tmp_path, path)
-    assert [one.answer for one in examples] == ["At 555-0142.", "At 555-0199."]
+    assert [example.answer for example in examples] == ["At 555-0142.", "At 555-0199."]
     rows = [{"messages": json.dumps([USER, BOT])}]
     assert imported(tmp_path, rows)[0][0].text == examples[0].text
 
@@ -136,15 +138,15 @@ def test_contents_of_parts_and_of_images(tmp_path):
         "m['content'] +",
         "(m['content'] if m['content'] is string else m['content'][0]['text']) +",
     )
-    part = {"type": "text", "text": "Call Maria Jones."}
+    text_part = {"type": "text", "text": "Call Maria Jones."}
     image = {"type": "image", "image": "x.png"}
     rows = [
-        {"messages": [{"role": "user", "content": [part]}, BOT]},
-        {"messages": [{"role": "user", "content": [part, image]}, BOT]},
+        {"messages": [{"role": "user", "content": [text_part]}, BOT]},
+        {"messages": [{"role": "user", "content": [text_part, image]}, BOT]},
     ]
-    (example,), told = imported(tmp_path, rows, tokenizer)
+    (example,), notes = imported(tmp_path, rows, tokenizer)
     assert "user\nCall Maria Jones.<|im_end|>" in example.text
-    assert any("more than text" in one and "rows.jsonl:2" in one for one in told)
+    assert any("more than text" in note and "rows.jsonl:2" in note for note in notes)
 
 
 def test_a_template_that_drops_earlier_reasoning_says_what_it_cannot_locate(tmp_path):
@@ -152,12 +154,12 @@ def test_a_template_that_drops_earlier_reasoning_says_what_it_cannot_locate(tmp_
     thought = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nAt 555-0142."}
     rows = [{"messages": [USER, thought, MORE, LAST]}, {"messages": [USER, LAST]}]
     options = {"supervised": "assistant"}
-    (example,), told = imported(tmp_path, rows, tokenizer, **options)
+    (example,), notes = imported(tmp_path, rows, tokenizer, **options)
     assert example.answer == "At 555-0199."
-    assert any("not locatable" in one and "rows.jsonl:1" in one for one in told)
-    examples, told = imported(tmp_path, rows, tokenizer)  # loss on all tokens
+    assert any("not locatable" in note and "rows.jsonl:1" in note for note in notes)
+    examples, notes = imported(tmp_path, rows, tokenizer)  # loss on all tokens
     assert len(examples) == 2
-    assert any("not locatable" in one for one in told)
+    assert any("not locatable" in note for note in notes)
 
 
 def test_variables_of_the_template_come_from_the_row(tmp_path):
@@ -175,9 +177,9 @@ def test_a_template_with_a_date_an_error_and_no_template(tmp_path):
     tokenizer = chat_tokenizer()
     plain = tokenizer.chat_template
     tokenizer.chat_template = "{{- strftime_now('%Y') + '\\n' -}}" + plain
-    (example,), told = imported(tmp_path, [{"messages": [USER, BOT]}], tokenizer)
+    (example,), notes = imported(tmp_path, [{"messages": [USER, BOT]}], tokenizer)
     assert example.text[:2] == "20"
-    assert any("date" in remark for remark in told)
+    assert any("date" in remark for remark in notes)
     twice = [{"messages": [USER, USER, BOT]}]
     message = refusal(tmp_path, twice, chat_tokenizer("llama2"))
     assert "rows.jsonl:1: the chat template refuses the row" in message
@@ -221,11 +223,11 @@ def test_packed_tokens_are_taken_apart(tmp_path):
         {"input_ids": ids, "labels": labels, "position_ids": positions},
         {"input_ids": ids, "completion_mask": [int(x >= 0) for x in labels]},
     ]
-    examples, told = imported(tmp_path, rows)
+    examples, notes = imported(tmp_path, rows)
     # Two rows of two; of the third nothing says where a document ends.
-    assert any("4 documents" in remark for remark in told)
+    assert any("4 documents" in remark for remark in notes)
     texts = ["<s>It was fine.</s>", "<s>Call 555-0142.</s>"]
-    assert [one.text for one in examples] == [*texts, *texts, "".join(texts)]
+    assert [example.text for example in examples] == [*texts, *texts, "".join(texts)]
     for example in examples[0::2]:
         assert learned(example) == tokenizer.decode(labels[3 : len(first)]) or (
             learned(example).endswith("555-0142.</s>")
@@ -304,10 +306,10 @@ def test_roles_in_capitals_and_unknown_ones(tmp_path):
     ]
     narrator = {"from": "Maria Jones", "value": "Once."}
     rows = [{"conversations": turns}, {"conversations": [narrator, *turns]}]
-    (first, second), told = imported(tmp_path, rows)
+    (first, second), notes = imported(tmp_path, rows)
     assert [turn.role for turn in first.training_input.turns] == ["user", "assistant"]
     assert learned(first) == learned(second) == "At 555-0199.<|im_end|>"
-    (remark,) = [one for one in told if "1 row with a role" in one]
+    (remark,) = [note for note in notes if "1 row with a role" in note]
     assert "rows.jsonl:2" in remark
     assert "Maria" not in remark
 
@@ -330,13 +332,13 @@ def test_a_prompt_of_text_and_a_completion_of_messages_do_not_fit(tmp_path):
 def test_packed_tokens_without_their_lengths_are_named(tmp_path):
     tokenizer = chat_tokenizer()
     ids = tokenizer("<s>It was fine.</s>", add_special_tokens=False)["input_ids"]
-    (example,), told = imported(tmp_path, [{"input_ids": ids + ids}])
+    (example,), notes = imported(tmp_path, [{"input_ids": ids + ids}])
     assert example.text == "<s>It was fine.</s>" * 2
-    assert any("BOS in the middle" in one and "rows.jsonl:1" in one for one in told)
-    assert not any("documents" in one.split(";")[0] for one in told)
+    assert any("BOS in the middle" in note and "rows.jsonl:1" in note for note in notes)
+    assert not any("documents" in note.split(";")[0] for note in notes)
     lengths = [len(ids), len(ids)]
-    _, told = imported(tmp_path, [{"input_ids": ids + ids, "seq_lengths": lengths}])
-    assert not any("BOS in the middle" in one for one in told)
+    _, notes = imported(tmp_path, [{"input_ids": ids + ids, "seq_lengths": lengths}])
+    assert not any("BOS in the middle" in note for note in notes)
 
 
 @pytest.mark.parametrize("is_of_file", [False, True])
