@@ -1,7 +1,7 @@
 """Write messages and progress for a person or a log.
 
 They go to stderr. In a notebook, where stderr looks like a failure, they go to the
-output of the cell.
+output of the cell, where a bar is a line of its own (``cell_line.py``).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import contextlib
 import math
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
+from spark_audit.cell_line import COLUMNS_OF_CELL_LINE, CellLine
 from spark_audit.errors import masked, visible
 from spark_audit.spoken_options import as_called
 
@@ -100,6 +100,8 @@ class _Bar:
     """One bar in a terminal or notebook, which shows one stage after the other."""
 
     def __init__(self) -> None:
+        # All stages are drawn on the same line.
+        self._cell_line = CellLine() if is_notebook() else None
         self._stage = ""
         self._shown: tqdm[None] | None = None
 
@@ -108,8 +110,8 @@ class _Bar:
         bar = self._shown
         # A smaller amount means that another checkpoint begins the stage.
         if bar is None or name != self._stage or done < bar.n:
-            self.close()
-            bar = _new_bar(name, done, total)
+            self._end_stage()
+            bar = _new_bar(name, done, total, cell_line=self._cell_line)
             self._shown = bar
             self._stage = name
 
@@ -121,28 +123,37 @@ class _Bar:
 
     def close(self) -> None:
         """Take the bar away."""
+        self._end_stage()
+        if self._cell_line is not None:
+            self._cell_line.clear()
+
+    def _end_stage(self) -> None:
+        """End the bar of the present stage."""
         if self._shown is not None:
             self._shown.close()
             self._shown = None
 
 
-def _new_bar(name: str, done: int, total: int) -> tqdm[None]:
-    """Return the bar of a stage, a widget where the notebook has widgets.
+def _new_bar(
+    name: str, done: int, total: int, *, cell_line: CellLine | None
+) -> tqdm[None]:
+    """Return the bar of a stage; below one piece a second it says seconds a piece.
 
-    Below one piece a second it says seconds a piece (s/it).
+    Parameters
+    ----------
+    cell_line
+        Where a notebook shows it; ``None``: in the terminal.
     """
-    with warnings.catch_warnings():
-        # Without widgets it warns, and draws the bar as text.
-        warnings.simplefilter("ignore")
-        from tqdm.auto import tqdm
+    from tqdm import tqdm
 
     return tqdm(
         desc=visible(name),
         total=total or None,
         initial=done,
         leave=False,
-        dynamic_ncols=True,
-        file=_stream(),
+        dynamic_ncols=cell_line is None,
+        ncols=None if cell_line is None else COLUMNS_OF_CELL_LINE,
+        file=sys.stderr if cell_line is None else cell_line,
     )
 
 

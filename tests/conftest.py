@@ -25,14 +25,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 SAID = {"said": "{{ text }}", "said.withdrawn": "{{ otherwise }}"}
 renderer.known_templates().update(SAID | {"guard.said": "{{ text }}"})
 
-pytest_plugins = ["synthetic", "example_scene"]
+pytest_plugins = ["synthetic", "example_scene", "cells"]
 
 LONGEST = [
     f"test_{name}.py"
     for name in (
-        "demo verify ray golden additions every_audit run fuzz kills distributed "
-        "callback kept_reports decoding foreign_files task_state options faults "
-        "engines supervision training_run privacy_dpsgd mia canary foreign "
+        "notebooks demo verify ray golden additions every_audit run fuzz kills "
+        "distributed callback kept_reports decoding foreign_files task_state options "
+        "faults engines supervision training_run privacy_dpsgd mia canary foreign "
         "peft_adapter run_folder gate_output sequences"
     ).split()
 ]

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     "spoken_options arguments errors names sentences json_values cells_html",
     "stats",
-    "files wrong_paths provenance messages clock options",
+    "cell_line files wrong_paths provenance messages clock options",
     "previous results terminal",
     "data",
     "checkpoints",

@@ -310,18 +310,25 @@ def test_slow_work_tells_seconds_for_each_piece(monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "training: 4/4 7.5 s each"
 
 
-def test_a_notebook_shows_one_bar_and_leaves_no_line(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+def test_a_notebook_shows_one_bar_and_leaves_no_line(below_the_cell, capsys):
     with messages.progress() as show:
         for stage in ("scoring a", "scoring b"):
             for done in (1, 50, 100):
                 show(stage, done, 100)
         messages.say("a note")
-    output = capsys.readouterr()
-    assert output.err == ""
-    assert "scoring a" in output.out
-    assert "scoring b" in output.out
-    assert "100/100" in output.out
-    # Only the note has a line of its own; the bar is drawn over itself and taken away.
-    lines = [line.rpartition("\r")[2] for line in output.out.split("\n")]
-    assert [line.strip() for line in lines if line.strip()] == ["a note"]
+    assert capsys.readouterr() == ("a note\n", "")
+
+    # The bar is drawn over itself and taken away.
+    assert below_the_cell.places == [{"text/plain": "", "text/html": ""}]
+    drawn = "\n".join(below_the_cell.drawings)
+    assert "scoring a" in drawn
+    assert "scoring b" in drawn
+    assert "100/100" in drawn
+
+
+def test_work_that_is_quiet_or_has_no_stage_shows_nothing_in_a_notebook(below_the_cell):
+    with messages.progress(quiet=True) as show:
+        show("scoring", 1, 2)
+    with messages.progress():
+        pass
+    assert below_the_cell.places == []
