@@ -1,4 +1,7 @@
-"""Log figures by the ``log`` of the trainer that runs, and so to its services."""
+"""Log figures by the ``log`` of the trainer that runs, and so to its services.
+
+Sentences go to Python's logger ``spark_audit``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import inspect
 import logging
 
 import transformers
+
+from spark_audit.messages import say
 
 _log = logging.getLogger("spark_audit")
 
@@ -35,3 +40,16 @@ def log_by_trainer(figures: dict[str, float]) -> None:
                     return
         frame = frame.f_back
     _log.info("%s", figures)
+
+
+def log_sentence(text: str, *, is_warning: bool = True) -> None:
+    """Log a sentence; without a handler, show a warning as messages are shown.
+
+    Python would write it on stderr, across a bar and as a failure of a notebook's cell.
+    """
+    level = logging.WARNING if is_warning else logging.INFO
+    is_heard = _log.hasHandlers() or not is_warning
+    if _log.isEnabledFor(level) and not is_heard:
+        say(text)
+    else:
+        _log.log(level, "%s", text)

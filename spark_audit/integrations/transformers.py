@@ -7,7 +7,6 @@ so far: otherwise frequent looks would find something by chance.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -42,7 +41,7 @@ from spark_audit.integrations.pace import Pace, seconds_now
 from spark_audit.integrations.probe import probe_rows
 from spark_audit.integrations.processes import result_of_first, results_of_all
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
-from spark_audit.integrations.trainer_log import log_by_trainer
+from spark_audit.integrations.trainer_log import log_by_trainer, log_sentence
 from spark_audit.manifest.file import check_fit, original, read_manifest, restricted_to
 from spark_audit.manifest.reference_distance import (
     MAX_BASE_DIFFERENCE,
@@ -69,8 +68,6 @@ Scores = dict[Pass, TokenTable]
 
 ScoredItem = tuple[str, np.ndarray, Mapping[str, np.ndarray]]
 """Key, positions and columns of one item; the arrays have shape ``(tokens,)``."""
-
-_log = logging.getLogger("spark_audit")
 
 
 class ScoredBase(NamedTuple):
@@ -329,7 +326,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         # Every process reads its own batches, but only one of them reports.
         if PartialState().is_main_process:
             for sentence in reader.seen.sentences():
-                _log.warning("%s", sentence)
+                log_sentence(sentence)
 
     def _count_look(self, step: int, started: float) -> float:
         """Add the seconds since ``started`` to the cost of looks; return them."""
@@ -389,7 +386,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             # A rule that cannot be checked must not let the training pass.
             if self._rules:
                 raise
-            _log.warning("no look at step %d: %s", step, error)
+            log_sentence(f"no look at step {step}: {error}")
 
         seconds = self._count_look(step, started)
         if look is None:
@@ -427,11 +424,10 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
         # Logs go to services, so they contain only what shared files may contain.
         for finding in look.shared.findings:
-            level = logging.WARNING if finding.detected else logging.INFO
-            _log.log(level, "%s", finding.sentence)
+            log_sentence(finding.sentence, is_warning=finding.detected)
         for text in look.tripped:
             late = "; training has ended" if is_last else ""
-            _log.warning("%s: rule tripped: %s%s", look.name, text, late)
+            log_sentence(f"{look.name}: rule tripped: {text}{late}")
 
     def _score_base(
         self, model: PreTrainedModel, loaded: Checkpoint, *, is_fresh: bool
@@ -501,7 +497,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         reason = "training was resumed"
         if distances:
             reason = f"the model differs from it by {min(distances):.3g} nats per token"
-        _log.warning("the manifest's base cannot be looked at here: %s", reason)
+        log_sentence(f"the manifest's base cannot be looked at here: {reason}")
         return None
 
     def _conclude(
