@@ -16,7 +16,12 @@ from spark_audit.cells_html import CellList
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report import folder as report_folder
 from spark_audit.report.at_a_glance import Glance, glance_of
-from spark_audit.report.cell_lists import COLUMNS_OF_FIELDS, field_html, states_html
+from spark_audit.report.cell_lists import (
+    COLUMNS_OF_FIELDS,
+    field_html,
+    outcomes_html,
+    states_html,
+)
 from spark_audit.report.checkpoint_states import CheckpointState, checkpoint_states
 from spark_audit.report.disclosure.shared import rounded_for_owner
 from spark_audit.report.figures import drawing
@@ -144,7 +149,8 @@ class AuditReport(Report):
         """
         if isinstance(rules, str):
             rules = [rules]
-        return check(self, [parse_rule(rule) for rule in rules or DEFAULT_RULES])
+        outcomes = check(self, [parse_rule(rule) for rule in rules or DEFAULT_RULES])
+        return CellList(outcomes, partial(outcomes_html, outcomes))
 
     def save(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from spark_audit.cells_html import cell_html
 from spark_audit.report.checkpoint_states import SHAPES, checkpoint_states
 from spark_audit.report.disclosure.shared import rounded_for_owner
+from spark_audit.report.gate.judge import RuleOutcome
 from spark_audit.report.void_rows import with_states
 from spark_audit.results import CheckpointFacts, Finding, Guard, Report, Row
 
@@ -43,7 +44,14 @@ def states_html(report: Report) -> str:
     for checkpoint_state in checkpoint_states(rounded_for_owner(report)):
         state = f"{SHAPES[checkpoint_state.state]} {checkpoint_state.state}"
         rows.append((checkpoint_state.name, state, checkpoint_state.reason))
-    return cell_html(f"{len(rows)} states", ("checkpoint", "state", "reason"), rows)
+    return cell_html(f"States ({len(rows)})", ("checkpoint", "state", "reason"), rows)
+
+
+def outcomes_html(outcomes: Sequence[RuleOutcome]) -> str:
+    """Return the outcomes of the gate's rules as HTML for a notebook."""
+    rows = [(one.rule, one.whom, one.state, one.detail) for one in outcomes]
+    header = ("rule", "checkpoint", "outcome", "detail")
+    return cell_html(f"Outcomes of rules ({len(rows)})", header, rows)
 
 
 def field_html(report: Report, name: str) -> str:
@@ -63,7 +71,9 @@ def field_html(report: Report, name: str) -> str:
             rows.append(_figure_cells(record))
 
     note = f"All columns: report.to_frame({name!r})"
-    return cell_html(f"{len(rows)} {name}", COLUMNS_OF_FIELDS[name], rows, note)
+    return cell_html(
+        f"{name.capitalize()} ({len(rows)})", COLUMNS_OF_FIELDS[name], rows, note
+    )
 
 
 def _finding_cells(finding: Finding) -> Sequence[object]:

@@ -73,7 +73,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
     templates.globals["words"] = _page_words
     templates.globals["shapes"] = SHAPES
     templates.globals["size"] = _size
-    templates.globals["ticked"] = _ticked
+    templates.globals["ticked"] = ticked_code
     templates.filters |= filters
     return templates
 
@@ -88,7 +88,7 @@ def _size(n_parameters: int | None) -> str:
     return "-" if n_parameters is None else f"{n_parameters:,}"
 
 
-def _ticked(text: str) -> Markup:
+def ticked_code(text: str) -> Markup:
     """Return a sentence as HTML, with what stands between backticks as code."""
     pieces = text.split("`")
     if len(pieces) % 2 == 0:

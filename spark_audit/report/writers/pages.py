@@ -28,9 +28,10 @@ from spark_audit.report.finding_groups import groups_of_tests, table_of_the_rest
 from spark_audit.report.glance import glance
 from spark_audit.report.tables import further_tables, general, tables
 from spark_audit.report.writers.page_tables import PageTable, page_table
-from spark_audit.report.writers.page_templates import environment, facts
+from spark_audit.report.writers.page_templates import environment, facts, ticked_code
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import OF_REPORT, Report, by_severity, grouped
+from spark_audit.spoken_options import as_called
 
 
 def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
@@ -167,5 +168,11 @@ def notebook_html(report: Report) -> str:
     answer = glance_of(report)
     if answer is None:
         return ""
+
     template = environment().get_template("notebook.html")
-    return template.render(answer=answer, report=report)
+    # A notebook is Python, so its options are arguments.
+    return template.render(
+        answer=answer,
+        report=report,
+        ticked=lambda text: ticked_code(as_called(text)),
+    )
