@@ -121,6 +121,12 @@ def inject(
     ------
     InputError
         If a number is out of range, or the rows hold injected identifiers already.
+
+    Examples
+    --------
+    >>> with_canaries, counts = sa.inject(rows, seed=0, rate=0.0, canaries=2)
+    >>> counts.planted  # train rows that hold one: number of canaries
+    {1: 2}
     """
     _check_options(rate, canaries, doses)
     _check_rows(examples)
