@@ -17,7 +17,7 @@ import pytest
 
 from spark_audit import demo
 from spark_audit.audits import all_audits
-from spark_audit.data.examples import read_examples, write_examples
+from spark_audit.data.examples import read_examples
 from spark_audit.data.pii import find_identifiers
 from spark_audit.demo_rows import TASKS, make_examples
 from spark_audit.errors import InputError, OutputError
@@ -293,45 +293,6 @@ def test_the_python_of_the_readme_runs(outcome):
         and row.audit == "matched"
     )
     assert mine == pytest.approx(full, abs=1e-6)
-
-
-def test_the_tutorial_runs_from_its_first_line_to_its_last(tmp_path):
-    # What the page reads of a demo: rows, enough of them to compare, and the base.
-    folder = tmp_path / "demo"
-    size = demo.Size(tasks=2, base_rows=40, train_rows=80, test_rows=60)
-    background, audited = demo.make_data(0, size)
-    (folder / "data").mkdir(parents=True)
-    write_examples(folder / "data/rows.jsonl", audited)
-    tokenizer = demo.make_tokenizer([example.text for example in background])
-    demo.train_base(
-        folder / "runs/base",
-        background,
-        tokenizer,
-        seed=0,
-        progress=lambda *_: None,
-    )
-
-    page = Path(__file__).parents[2] / "docs" / "tutorial.md"
-    cells = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.S)
-    source = "".join(cells)
-    for shown, smaller in {
-        "reports/demo-run": str(folder),
-        "n_candidates=64": "n_candidates=16",
-        "sa.audits.Matched()": "sa.audits.Matched(placebo_draws=10)",
-    }.items():
-        assert source.count(shown) == 1
-        source = source.replace(shown, smaller)
-    names: dict[str, Any] = {}
-    exec(source, names)
-
-    assert all(row.training_input is not None for row in names["rows"])
-    assert names["report"].manifest.digest == names["manifest"].digest
-    audits = {row.audit for row in names["report"].results}
-    assert audits == {"matched", "canary", "mia"}
-    assert list(names["memory"].checkpoint) == ["mine"]
-    assert (names["memory"].value < 0).all()
-    assert (folder / "tutorial" / "exposure.png").stat().st_size > 10_000
-    assert [one.name for one in names["report"].states] == ["mine"]
 
 
 @pytest.mark.slow
