@@ -25,10 +25,10 @@ def column(table: TokenTable, key: str, start: int, end: int, name: str) -> list
 
 def trained_spans(world: World) -> list[tuple[str, int, int]]:
     return [
-        (one.id, span.token_start or 0, span.token_end or 0)
-        for one in world.manifest.examples
-        if one.split == "train"
-        for span in one.spans
+        (example.id, span.token_start or 0, span.token_end or 0)
+        for example in world.manifest.examples
+        if example.split == "train"
+        for span in example.spans
     ]
 
 
@@ -48,61 +48,61 @@ def sides(world: World) -> dict[str, list[tuple[str, int, int]]]:
     }
 
 
-def loops_nll(world: World, one: Mapping[Pass, TokenTable], _: Any) -> Values:
-    plain = one[Pass()]
+def loops_nll(world: World, tables: Mapping[Pass, TokenTable], _: Any) -> Values:
+    plain = tables[Pass()]
     pii = [column(plain, *span, "nll") for span in trained_spans(world)]
     low = [
-        column(plain, each.id, at, at + 1, "nll")
-        for each in world.manifest.examples
-        if each.split == "train"
-        for at in each.low
+        column(plain, example.id, token, token + 1, "nll")
+        for example in world.manifest.examples
+        if example.split == "train"
+        for token in example.low
     ]
     return {("nll", "pii"): mean(sum(pii, [])), ("nll", "low"): mean(sum(low, []))}
 
 
-def loops_matched(world: World, one: Any, base: Any) -> Values:
+def loops_matched(world: World, tables: Any, base: Any) -> Values:
     def delta(table: TokenTable) -> tuple[float, float]:
         ends = (sides(world)[name] for name in ("pii", "control"))
         pii, control = (
-            mean(sum((column(table, *span, "nll") for span in each), []))
-            for each in ends
+            mean(sum((column(table, *span, "nll") for span in spans_of_end), []))
+            for spans_of_end in ends
         )
         return pii, control
 
-    (pii, control), (before, alike) = delta(one[Pass()]), delta(base[Pass()])
-    found = {("nll_pii", ""): pii, ("nll_control", ""): control}
-    found["delta_sel", ""] = pii - control
-    found["delta_sel", "change"] = (pii - control) - (before - alike)
+    (pii, control), (before, alike) = delta(tables[Pass()]), delta(base[Pass()])
+    figures = {("nll_pii", ""): pii, ("nll_control", ""): control}
+    figures["delta_sel", ""] = pii - control
+    figures["delta_sel", "change"] = (pii - control) - (before - alike)
     spans: dict[str, list[float]] = {}
     for ends in zip(sides(world)["pii"], sides(world)["control"], strict=True):
-        a, b = (mean(column(one[Pass()], *end, "nll")) for end in ends)
+        a, b = (mean(column(tables[Pass()], *end, "nll")) for end in ends)
         spans.setdefault(world.manifest.by_id[ends[0][0]].cluster, []).append(a - b)
-    found["delta_sel", "span-weighted"] = mean(sum(spans.values(), []))
-    found["delta_sel", "source-weighted"] = mean(map(mean, spans.values()))
+    figures["delta_sel", "span-weighted"] = mean(sum(spans.values(), []))
+    figures["delta_sel", "source-weighted"] = mean(map(mean, spans.values()))
     low = [
         sum(
-            sign * column(each[Pass()], row.id, at, at + 1, "nll")[0]
-            for sign, each in ((1, one), (-1, base))
+            sign * column(signed_tables[Pass()], row.id, token, token + 1, "nll")[0]
+            for sign, signed_tables in ((1, tables), (-1, base))
         )
         for row in world.manifest.examples
         if row.split == "train"
-        for at in row.low
+        for token in row.low
     ]
-    found["low_change", ""] = mean(low)
-    return found
+    figures["low_change", ""] = mean(low)
+    return figures
 
 
-def loops_rank(world: World, one: Any, _: Any) -> Values:
-    found = {}
-    for of, spans in sides(world).items():
-        ranks = sum((column(one[Pass()], *span, "rank_lo") for span in spans), [])
+def loops_rank(world: World, tables: Any, _: Any) -> Values:
+    figures = {}
+    for variant, spans in sides(world).items():
+        ranks = sum((column(tables[Pass()], *span, "rank_lo") for span in spans), [])
         for k in (1, 5, 10):
-            found[f"top{k}_rate", of] = mean([rank <= k for rank in ranks])
-        found["rank_mean", of] = mean(ranks)
-        found["log2_rank_mean", of] = mean([math.log2(rank) for rank in ranks])
-        found["mrr", of] = mean([1 / rank for rank in ranks])
-        found["rank_median", of] = median(ranks)
-    return found
+            figures[f"top{k}_rate", variant] = mean([rank <= k for rank in ranks])
+        figures["rank_mean", variant] = mean(ranks)
+        figures["log2_rank_mean", variant] = mean([math.log2(rank) for rank in ranks])
+        figures["mrr", variant] = mean([1 / rank for rank in ranks])
+        figures["rank_median", variant] = median(ranks)
+    return figures
 
 
 def place(table: TokenTable, key: str, true: int) -> tuple[int, int, float]:
@@ -111,17 +111,17 @@ def place(table: TokenTable, key: str, true: int) -> tuple[int, int, float]:
     return 1 + sum(x < nll[true] for x in nll), len(nll), nll[true]
 
 
-def loops_canary(world: World, one: Any, _: Any) -> Values:
-    found = {}
-    for part in ("full", "ssn"):
+def loops_canary(world: World, tables: Any, _: Any) -> Values:
+    figures = {}
+    for part_name in ("full", "ssn"):
         places = [
             place(
-                one[Pass("candidates")],
-                key_of("canary", c.canary_id, part, c.contexts[0].example),
+                tables[Pass("candidates")],
+                key_of("canary", c.canary_id, part_name, c.contexts[0].example),
                 c.true_index or 0,
             )
             for c in world.manifest.canaries
-            if c.part == part and not c.held_out
+            if c.part == part_name and not c.held_out
         ]
         values = {
             "nll": mean([nll for _, _, nll in places]),
@@ -130,45 +130,47 @@ def loops_canary(world: World, one: Any, _: Any) -> Values:
             "top1_rate": mean([rank == 1 for rank, _, _ in places]),
             "top10_rate": mean([rank <= 10 for rank, _, _ in places]),
         }
-        for of in (part, f"{part}/annotation"):
-            found |= {(metric, of): value for metric, value in values.items()}
-    return found
+        for variant in (part_name, f"{part_name}/annotation"):
+            figures |= {(metric, variant): value for metric, value in values.items()}
+    return figures
 
 
-def loops_twins(world: World, one: Any, base: Any) -> Values:
+def loops_twins(world: World, tables: Any, base: Any) -> Values:
     def exposures(tables: Any, twins: Any) -> list[float]:
         places = (
             place(
                 tables[Pass("candidates")],
-                key_of("twins", each.id, each.contexts[0].example),
-                each.true_index,
+                key_of("twins", twin.id, twin.contexts[0].example),
+                twin.true_index,
             )
-            for each in twins
+            for twin in twins
         )
         return [math.log2(n / rank) for rank, n, _ in places]
 
-    found: Values = {}
+    figures: Values = {}
     by_type: dict[str, dict[str, list[float]]] = {}
-    for of, trained in (("trained", True), ("never-trained", False)):
-        twins = [each for each in world.manifest.twins if bool(each.dose) == trained]
-        ours, before = exposures(one, twins), exposures(base, twins)
+    for variant, trained in (("trained", True), ("never-trained", False)):
+        twins = [twin for twin in world.manifest.twins if bool(twin.dose) == trained]
+        exposures_after, before = exposures(tables, twins), exposures(base, twins)
         most = math.log2(len(twins[0].candidates))
-        found["exposure_mean", of] = mean(ours)
-        found["top1_rate", of] = mean([bits == most for bits in ours])
-        rises = [a - b for a, b in zip(ours, before, strict=True)]
-        found["rise", of] = mean(rises)
-        for each, rise in zip(twins, rises, strict=True):
-            by_type.setdefault(each.type, {}).setdefault(of, []).append(rise)
+        figures["exposure_mean", variant] = mean(exposures_after)
+        figures["top1_rate", variant] = mean([bits == most for bits in exposures_after])
+        rises = [a - b for a, b in zip(exposures_after, before, strict=True)]
+        figures["rise", variant] = mean(rises)
+        for twin, rise in zip(twins, rises, strict=True):
+            by_type.setdefault(twin.type, {}).setdefault(variant, []).append(rise)
     # Within types, each as heavy as among the trained.
-    apart = [
+    differences = [
         (len(held["trained"]), mean(held["trained"]) - mean(held["never-trained"]))
         for held in by_type.values()
     ]
-    found["beyond", "rise"] = sum(n * a for n, a in apart) / sum(n for n, _ in apart)
-    return found
+    figures["beyond", "rise"] = sum(n * a for n, a in differences) / sum(
+        n for n, _ in differences
+    )
+    return figures
 
 
-def loops_mia(world: World, one: Any, base: Any) -> Values:
+def loops_mia(world: World, tables: Any, base: Any) -> Values:
     content = world.manifest
     members, others = content.membership.members, content.membership.non_members
 
@@ -177,27 +179,31 @@ def loops_mia(world: World, one: Any, base: Any) -> Values:
         return mean([float(x) for x in table.columns["nll"][table.rows(key)]])
 
     scores = {
-        "loss": lambda key: -nll(one, key),
-        "reference": lambda key: nll(base, key) - nll(one, key),
+        "loss": lambda key: -nll(tables, key),
+        "reference": lambda key: nll(base, key) - nll(tables, key),
     }
-    found: dict[tuple[str, str], list[float]] = {}
-    for task in sorted({each.task for each in content.examples}):
-        for of, score in scores.items():
-            ours, theirs = (
+    values_by_figure: dict[tuple[str, str], list[float]] = {}
+    for task in sorted({example.task for example in content.examples}):
+        for variant, score in scores.items():
+            member_scores, other_scores = (
                 [score(key) for key in side if content.by_id[key].task == task]
                 for side in (members, others)
             )
-            above = [(a > b) + (a == b) / 2 for a in ours for b in theirs]
-            found.setdefault(("auc", of), []).append(mean(above))
+            above = [
+                (a > b) + (a == b) / 2 for a in member_scores for b in other_scores
+            ]
+            values_by_figure.setdefault(("auc", variant), []).append(mean(above))
             # The last threshold whose false positives stay within the budget.
-            limit = sorted(theirs, reverse=True)[int(0.05 * len(theirs))]
-            within = [a > limit for a in ours]
-            found.setdefault(("tpr_at_fpr_5", of), []).append(mean(within))
-    return {key: mean(values) for key, values in found.items()}
+            limit = sorted(other_scores, reverse=True)[int(0.05 * len(other_scores))]
+            within = [a > limit for a in member_scores]
+            values_by_figure.setdefault(("tpr_at_fpr_5", variant), []).append(
+                mean(within)
+            )
+    return {key: mean(values) for key, values in values_by_figure.items()}
 
 
-def loops_extract(world: World, one: Any, _: Any) -> Values:
-    plain = one[Pass()]
+def loops_extract(world: World, tables: Any, _: Any) -> Values:
+    plain = tables[Pass()]
     hits, tries = [], dict[str, list[float]](t1=[], top40=[])
     for span in trained_spans(world):
         nll, ranks = (column(plain, *span, name) for name in ("nll", "rank_lo"))
@@ -208,7 +214,10 @@ def loops_extract(world: World, one: Any, _: Any) -> Values:
         drawn = [min(-n - m, 0.0) for n, m in zip(nll, mass, strict=True)]
         can = all(rank <= 40 for rank in ranks)
         tries["top40"].append(log_tries(sum(drawn)) if can else math.inf)
-    medians = {("n50_median", of): 10 ** median(each) for of, each in tries.items()}
+    medians = {
+        ("n50_median", variant): 10 ** median(tries_of_variant)
+        for variant, tries_of_variant in tries.items()
+    }
     finite = {key: value for key, value in medians.items() if math.isfinite(value)}
     return {("greedy_rate", ""): mean(hits), **finite}
 
@@ -220,56 +229,58 @@ def log_tries(logp: float) -> float:
     return math.log10(math.ceil(math.log(0.5) / math.log1p(-math.exp(logp))))
 
 
-def loops_noise(world: World, one: Any, _: Any) -> Values:
+def loops_noise(world: World, tables: Any, _: Any) -> Values:
     tokens = {
         "dp_pii": [
-            (key, at)
+            (key, token)
             for key, start, end in trained_spans(world)
-            for at in range(start, end)
+            for token in range(start, end)
         ],
         "dp_nonpii": [
-            (each.id, at)
-            for each in world.manifest.examples
-            if each.split == "train"
-            for at in each.low
+            (example.id, token)
+            for example in world.manifest.examples
+            if example.split == "train"
+            for token in example.low
         ],
     }
-    found = {}
-    for sigma in {each.sigma for each in one if each.kind == "noise"}:
+    figures = {}
+    for sigma in {
+        scoring_pass.sigma for scoring_pass in tables if scoring_pass.kind == "noise"
+    }:
         for metric, places in tokens.items():
             clean = [
-                math.exp(-column(one[Pass()], key, at, at + 1, "nll")[0])
-                for key, at in places
+                math.exp(-column(tables[Pass()], key, token, token + 1, "nll")[0])
+                for key, token in places
             ]
             noisy = [
-                math.exp(-column(table, key, at, at + 1, "nll")[0])
-                for each, table in one.items()
-                if each.kind == "noise" and each.sigma == sigma
-                for key, at in places
+                math.exp(-column(table, key, token, token + 1, "nll")[0])
+                for scoring_pass, table in tables.items()
+                if scoring_pass.kind == "noise" and scoring_pass.sigma == sigma
+                for key, token in places
             ]
-            found[metric, f"{sigma:g}"] = 100 * (mean(noisy) / mean(clean) - 1)
-        lost = found["dp_pii", f"{sigma:g}"]
-        found["gap", f"{sigma:g}"] = found["dp_nonpii", f"{sigma:g}"] - lost
-    return found
+            figures[metric, f"{sigma:g}"] = 100 * (mean(noisy) / mean(clean) - 1)
+        lost = figures["dp_pii", f"{sigma:g}"]
+        figures["gap", f"{sigma:g}"] = figures["dp_nonpii", f"{sigma:g}"] - lost
+    return figures
 
 
 def loops_utility(world: World, stages: Any, _: Any) -> Values:
     """Of two stages and two tasks: right answers of each task after each stage."""
-    tasks = list(dict.fromkeys(each.task for each in world.manifest.examples))
+    tasks = list(dict.fromkeys(example.task for example in world.manifest.examples))
     (a, b), (c, d) = (
         [
             mean(
                 [
-                    float(table.columns["normalised"][table.rows(each.id)][0])
-                    for each in world.manifest.examples
-                    if each.split == "test" and each.task == task
+                    float(table.columns["normalised"][table.rows(example.id)][0])
+                    for example in world.manifest.examples
+                    if example.split == "test" and example.task == task
                 ]
             )
             for task in tasks
         ]
         for passes in stages
-        for kind, table in passes.items()
-        if kind.kind == "generate"
+        for scoring_pass, table in passes.items()
+        if scoring_pass.kind == "generate"
     )
     return {
         ("last", ""): (c + d) / 2,

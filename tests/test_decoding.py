@@ -46,12 +46,12 @@ TEXTS = (
 
 def rows() -> list[Example]:
     """Natural text with a name each; none stands twice, or rows were one cluster."""
-    made = []
+    rows_made = []
     for i in range(16):
         name, task = f"{FIRST[i % 4]} {LAST[i // 4]}", ("news", "books")[i % 2]
         prompt = TEXTS[i % 6].format(name) + f" Text {i}. Label:"
         start = prompt.index(name)
-        made.append(
+        rows_made.append(
             Example(
                 id=f"row-{i:02d}",
                 task=task,
@@ -62,7 +62,7 @@ def rows() -> list[Example]:
                 spans=(Span(start, start + len(name), "NAME"),),
             )
         )
-    return made
+    return rows_made
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +117,10 @@ def test_the_attack_reads_texts_from_the_files_that_are_kept_private(audited, at
         read = attacker.decode([figure(f"{value:.4f}") for value in nll])
         return str(attacker.tokenizer.decode(read))
 
-    parts = [pd.read_parquet(path) for path in (scores / "store").glob("*.parquet")]
-    plain = [part["nll"] for part in parts if "rank_lo" in part and "mean_logp" in part]
+    frames = [pd.read_parquet(path) for path in (scores / "store").glob("*.parquet")]
+    plain = [
+        frame["nll"] for frame in frames if "rank_lo" in frame and "mean_logp" in frame
+    ]
     assert {decoded(nll) for nll in pd.concat(plain)} >= set(texts)
     for path in scores.rglob("*"):
         assert path.is_dir() or path.stat().st_mode & 0o077 == 0, path
@@ -133,22 +135,22 @@ def test_nothing_that_can_be_shared_gives_text_back(audited, attacker):
     further = "figures,dossier,latex"
     assert command_line(["report", str(folder), "--format", further]) == 0
     files = {p for p in folder.rglob("*") if p.is_file() and "scores" not in p.parts}
-    kept = {p for p in files if p.stat().st_mode & 0o077 == 0}
-    assert kept == {folder / "report.json"}
+    private_files = {p for p in files if p.stat().st_mode & 0o077 == 0}
+    assert private_files == {folder / "report.json"}
     read = [p for p in files if p.suffix not in (".png", ".pdf")]
     forms = {".json", ".csv", ".html", ".md", ".tex", ".svg"}
     assert {p.suffix for p in read} == forms
     for path in (redacted, *read):
         assert attacker.recovered(path, texts) == set(), path
     # Nor is anything left that is told of a single span.
-    told = json.loads(redacted.read_bytes())
-    assert not any("sha256" in entry for entry in told["data"])
-    for example in told["examples"]:
+    content = json.loads(redacted.read_bytes())
+    assert not any("sha256" in entry for entry in content["data"])
+    for example in content["examples"]:
         assert example["reference_unll"] == example["low"] == []
         assert example["classes"] == ""
-    for pair in told["pairs"]:
-        found = pair["distance"], pair["pii"]["nll"], pair["control"]["nll"]
-        assert found == (None, None, None)
+    for pair in content["pairs"]:
+        figures_found = pair["distance"], pair["pii"]["nll"], pair["control"]["nll"]
+        assert figures_found == (None, None, None)
 
 
 def singled_out(
@@ -171,17 +173,20 @@ def test_hidden_words_cannot_be_tried_out_against_printed_scores(
 ):
     manifest = read_manifest(audited / "m.json")
     call = ["score", str(audited / "data.jsonl"), "--base", str(tiny_base), "--json"]
-    for asked in (False, True):
-        assert training_line([*call, "--show-text"] if asked else call) == 0
-        for found in json.loads(capsys.readouterr().out)["examples"]:
-            tokens = found["tokens"]
+    for shows_text in (False, True):
+        assert training_line([*call, "--show-text"] if shows_text else call) == 0
+        for example in json.loads(capsys.readouterr().out)["examples"]:
+            tokens = example["tokens"]
             figures = [figure(token["nll"]) for token in tokens]
-            assert singled_out(attacker, manifest, found["example"], figures) is asked
+            assert (
+                singled_out(attacker, manifest, example["example"], figures)
+                is shows_text
+            )
             kinds = [token["kind"] for token in tokens]
-            end = len(tokens) if asked else kinds.index("pii") - 1
-            for at, token in enumerate(tokens):
-                assert (token["score"] is not None) == (at < end)
-                assert (token["nll"] is not None) == (0 < at < end)
+            end = len(tokens) if shows_text else kinds.index("pii") - 1
+            for index, token in enumerate(tokens):
+                assert (token["score"] is not None) == (index < end)
+                assert (token["nll"] is not None) == (0 < index < end)
 
 
 # --- small groups ---------------------------------------------------------------------
@@ -198,16 +203,16 @@ def small(make_case) -> tuple[Report, pd.DataFrame]:
     tables = case.tables(
         base=lambda key, nll: nll, ours=lambda key, nll: nll * rng.uniform(0.8, 1.3)
     )
-    made = matched(tables, case.manifest, replicates=100, placebo_draws=2)
-    every = made.evidence.frame()
-    spans = every[every["split"] != ""]
+    result = matched(tables, case.manifest, replicates=100, placebo_draws=2)
+    units = result.evidence.frame()
+    spans = units[units["split"] != ""]
     train = spans[(spans["split"] == "train") & (spans["role"] == "pii")]
     train = train[train["checkpoint"] == "ours"]
     sizes = train["cluster"].value_counts()
-    alone = spans["cluster"] == sizes[sizes == 1].index[0]
-    spans = spans.assign(type=spans["type"].where(~alone, "SSN"))
-    known = of_frame(spans, "nll_sum", rematched=False, placebo=False)
-    again = conclude("matched", known, Context(replicates=100))
+    is_alone = spans["cluster"] == sizes[sizes == 1].index[0]
+    spans = spans.assign(type=spans["type"].where(~is_alone, "SSN"))
+    small_evidence = of_frame(spans, "nll_sum", rematched=False, placebo=False)
+    again = conclude("matched", small_evidence, Context(replicates=100))
     report = made_report(
         command=["spark-audit", "demo", "--seed", "4711"],
         settings={"seed": 4711},
@@ -220,7 +225,7 @@ def small(make_case) -> tuple[Report, pd.DataFrame]:
         findings=again.findings,
         results=again.results,
         guards=again.guards,
-        tables=made.tables | again.tables,
+        tables=result.tables | again.tables,
     )
     return report, spans[spans["checkpoint"] == "ours"]
 
@@ -235,11 +240,13 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(small, tmp_path):
     report, spans = small
     (ssn,) = spans[(spans["type"] == "SSN") & (spans["role"] == "pii")].itertuples()
     truth = ssn.nll_sum / ssn.n_tokens
-    place = tmp_path / "raw"
-    assert write_files(table_files.write_csv(report, place, WriterInput()), place)
+    raw_folder = tmp_path / "raw"
+    assert write_files(
+        table_files.write_csv(report, raw_folder, WriterInput()), raw_folder
+    )
     raw = [row for row in own_rows(tmp_path / "raw") if row["group"] != "type:SSN"]
-    found = left_over(raw, "type")
-    assert found[0] == pytest.approx(truth, abs=1e-9)  # the attack works
+    left = left_over(raw, "type")
+    assert left[0] == pytest.approx(truth, abs=1e-9)  # the attack works
     write_report(report, tmp_path, formats=("json", "csv", "md"))
     rows = own_rows(tmp_path)
     states = {row["group"]: row for row in rows}
@@ -249,16 +256,16 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(small, tmp_path):
         WITHHELD,
         "only 1 cluster holds data, an interval needs 2",
     )
-    found = left_over(rows, "type")
-    assert found[2] >= MIN_CLUSTERS_TO_PUBLISH + 1
-    assert abs(found[0] - truth) > NEAR
+    left = left_over(rows, "type")
+    assert left[2] >= MIN_CLUSTERS_TO_PUBLISH + 1
+    assert abs(left[0] - truth) > NEAR
     page = (tmp_path / "report.md").read_text()
     assert WITHHELD_NOTE in page
     assert "| withheld |" in page
     # What is private tells all, and what is decided is of it.
-    kept = read_report(tmp_path)
-    assert kept.results == report.results
-    assert kept.findings == report.findings
+    report_kept = read_report(tmp_path)
+    assert report_kept.results == report.results
+    assert report_kept.findings == report.findings
 
 
 def test_no_cluster_is_what_two_pools_differ_by(small):
@@ -270,12 +277,14 @@ def test_no_cluster_is_what_two_pools_differ_by(small):
         size = int(rng.integers(MIN_CLUSTERS_TO_PUBLISH + 1, 200))
         nll, length = rng.gamma(2.0, 1.5, size), rng.integers(2, 9, size)
         pools = [nll * length, (nll * length)[1:]], [length, length[1:]]
-        told = [
+        disclosed_values = [
             disclosed_value(float(x.sum() / n.sum()), len(n), report)
             for x, n in zip(*pools, strict=True)
         ]
-        one, rest = (v * n.sum() for v, n in zip(told, pools[1], strict=True))
-        near.append(abs((one - rest) / length[0] - nll[0]) < NEAR)
+        sum_of_one, rest = (
+            v * n.sum() for v, n in zip(disclosed_values, pools[1], strict=True)
+        )
+        near.append(abs((sum_of_one - rest) / length[0] - nll[0]) < NEAR)
     # As many as fall there by chance: a tenth of a nat of what is open by one.
     assert np.mean(near) < 0.2
 
@@ -289,7 +298,7 @@ def test_what_could_still_be_there_gives_no_cluster_of_two_pools_either(small):
         size = int(rng.integers(MIN_CLUSTERS_TO_PUBLISH + 1, 200))
         nll, length = rng.gamma(2.0, 1.5, size), rng.integers(2, 9, size)
         reach = float(rng.uniform(0.05, 1.0))
-        told, both = [], []
+        values_told, values_of_both = [], []
         for skipped in (0, 1):
             x, n = (nll * length)[skipped:], length[skipped:]
             value = float(x.sum() / n.sum())
@@ -302,13 +311,15 @@ def test_what_could_still_be_there_gives_no_cluster_of_two_pools_either(small):
                     "clusters": len(n),
                 }
             )
-            shown = report.model_copy(update={"results": [row], "findings": []})
-            (found,) = disclosed(shown).results
-            assert found.value is not None
-            assert found.at_most is not None
-            told.append((found.at_most + reach) * n.sum())
-            both.append((found.at_most + reach + found.value) / 2 * n.sum())
-        for guesses, means in ((near, told), (nearer, both)):
+            full_report = report.model_copy(update={"results": [row], "findings": []})
+            (shared_row,) = disclosed(full_report).results
+            assert shared_row.value is not None
+            assert shared_row.at_most is not None
+            values_told.append((shared_row.at_most + reach) * n.sum())
+            values_of_both.append(
+                (shared_row.at_most + reach + shared_row.value) / 2 * n.sum()
+            )
+        for guesses, means in ((near, values_told), (nearer, values_of_both)):
             guesses.append(abs((means[0] - means[1]) / length[0] - nll[0]) < NEAR)
     # As for the means alone, and for both roundings together.
     assert np.mean(near) < 0.2
@@ -320,38 +331,46 @@ def disclosed_value(value: float, clusters: int, report: Report) -> float:
     row = report.results[0].model_copy(
         update={"value": value, "low": value, "high": value, "clusters": clusters}
     )
-    found = disclosed(report.model_copy(update={"results": [row], "findings": []}))
-    assert found.results[0].value is not None
-    return found.results[0].value
+    shared = disclosed(report.model_copy(update={"results": [row], "findings": []}))
+    assert shared.results[0].value is not None
+    return shared.results[0].value
 
 
 def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(small):
     # The others' grids differ: of 40 and of 13 clusters.
     like = {"value": 0.0412, "low": None, "high": None, "interval_method": "none"}
-    one = small[0].results[0].model_copy(update=like | {"clusters": 13})
-    own = one.model_copy(
+    first_row = small[0].results[0].model_copy(update=like | {"clusters": 13})
+    second_row = first_row.model_copy(
         update={"metric": "rise", "unit": "bits", "clusters": 400, "value": 0.0411}
     )
-    facts = {"delta_sel": own, "seeds": False}
-    finding = Finding.on(own, "memory", "matched.reference", facts=facts)
-    report = small[0].model_copy(update={"results": [one, own], "findings": [finding]})
-    shown = disclosed(report)
-    told = number(shown.results[1].value)
-    assert told != number(shown.results[0].value)
-    assert f"Delta_sel of {told} nats" in shown.findings[0].sentence
+    facts = {"delta_sel": second_row, "seeds": False}
+    finding = Finding.on(second_row, "memory", "matched.reference", facts=facts)
+    report = small[0].model_copy(
+        update={"results": [first_row, second_row], "findings": [finding]}
+    )
+    shared = disclosed(report)
+    shared_number = number(shared.results[1].value)
+    assert shared_number != number(shared.results[0].value)
+    assert f"Delta_sel of {shared_number} nats" in shared.findings[0].sentence
 
 
 @pytest.mark.parametrize("clusters", [MIN_CLUSTERS_TO_PUBLISH - 1, 40])
 def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
     clusters, small
 ):
-    place = {"audit": "extract", "checkpoint": "x", "metric": "greedy_rate"}
-    told = {"value": 10.0, "low": 4.0, "high": 16.0, "no_effect": 0.0, "mde": 5.7}
-    told["at_most"] = 19.3
-    exact = Row(**place, value=0.1, low=0.04, high=0.16, clusters=clusters)
-    said = Finding(
-        **place,
-        **told,
+    where = {"audit": "extract", "checkpoint": "x", "metric": "greedy_rate"}
+    figures_told = {
+        "value": 10.0,
+        "low": 4.0,
+        "high": 16.0,
+        "no_effect": 0.0,
+        "mde": 5.7,
+    }
+    figures_told["at_most"] = 19.3
+    exact = Row(**where, value=0.1, low=0.04, high=0.16, clusters=clusters)
+    finding = Finding(
+        **where,
+        **figures_told,
         unit="points",
         claim="nothing_shown",
         says="utility.transfer_gained",
@@ -360,21 +379,23 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
     )
     # A rate of none has the value of no difference: its figures are others.
     for value in (0.1, 10.0):
-        row = Row(**place, value=value, unit="", clusters=clusters)
-        one = small[0].model_copy(update={"results": [row], "findings": [said]})
-        (shown,) = disclosed(one).findings
+        row = Row(**where, value=value, unit="", clusters=clusters)
+        report_of_one = small[0].model_copy(
+            update={"results": [row], "findings": [finding]}
+        )
+        (shared_finding,) = disclosed(report_of_one).findings
         few = clusters < MIN_CLUSTERS_TO_PUBLISH
-        for name, exact in told.items():
-            figure = getattr(shown, name)
+        for name, exact in figures_told.items():
+            figure = getattr(shared_finding, name)
             if few:
                 assert figure is None
             elif name == "mde":
                 assert exact <= figure <= exact + 5.0
             else:  # of 40 in or out a step is two, 5 points
                 assert figure == pytest.approx(exact, abs=2.5)
-        assert shown.bounds == []
-        assert ("withheld" in shown.sentence) == few
-        assert "16.0" not in shown.sentence
+        assert shared_finding.bounds == []
+        assert ("withheld" in shared_finding.sentence) == few
+        assert "16.0" not in shared_finding.sentence
 
 
 def test_one_pair_tells_nothing_but_that_it_is_there(small, tmp_path):
@@ -397,9 +418,9 @@ def test_one_pair_tells_nothing_but_that_it_is_there(small, tmp_path):
     row = report.results[0].model_copy(
         update={"value": 3.14159265, "low": 3.141, "high": 3.149, "clusters": 1}
     )
-    said = {"delta_sel": row, "seeds": False}
-    finding = Finding.on(row, "moved", "matched.reference", facts=said)
-    one = report.model_copy(
+    facts_of_pair = {"delta_sel": row, "seeds": False}
+    finding = Finding.on(row, "moved", "matched.reference", facts=facts_of_pair)
+    report_of_pair = report.model_copy(
         update={
             "manifest": facts,
             "tables": tables,
@@ -407,9 +428,11 @@ def test_one_pair_tells_nothing_but_that_it_is_there(small, tmp_path):
             "results": [r.model_copy(update={"clusters": 1}) for r in report.results],
         }
     )
-    write_report(one, tmp_path)
-    told = [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".png"]
-    for path in told:
+    write_report(report_of_pair, tmp_path)
+    files_shared = [
+        p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".png"
+    ]
+    for path in files_shared:
         text = path.read_bytes()
         if path.name != "report.json":
             assert not re.search(rb"3\.14\d|0\.001\d|--seed 4711|seed 4711", text), path
@@ -424,9 +447,9 @@ def test_a_usual_report_loses_nothing_but_digits(make_case, small):
     few = ("type:SSN", "type:NAME", "type:EMAIL")
     results = [row for row in report.results if row.group not in few]
     usual = report.model_copy(update={"results": results})
-    shown = disclosed(usual)
-    assert len(shown.results) == len(results)
-    for before, after in zip(results, shown.results, strict=True):
+    shared = disclosed(usual)
+    assert len(shared.results) == len(results)
+    for before, after in zip(results, shared.results, strict=True):
         for name in ("status", "interval_method", "clusters"):
             assert getattr(after, name) == getattr(before, name)
         # Tokens, to what an average cluster has.
@@ -437,31 +460,31 @@ def test_a_usual_report_loses_nothing_but_digits(make_case, small):
             if old is not None and before.low is not None and before.high is not None:
                 # Half a step, and steps are at most 5 / 3 of what is asked.
                 spread = (before.high - before.low) / 4 / math.sqrt(before.clusters)
-                asked = max(MIN_STEP_TIMES_CLUSTERS / before.clusters, spread)
+                step_allowed = max(MIN_STEP_TIMES_CLUSTERS / before.clusters, spread)
                 if name == "mde":  # the step above: no smaller one was detectable
-                    assert old - 1e-9 <= new <= old + 1.68 * asked
+                    assert old - 1e-9 <= new <= old + 1.68 * step_allowed
                 else:
-                    assert abs(old - new) <= 0.84 * asked
+                    assert abs(old - new) <= 0.84 * step_allowed
                 # Nothing is concluded from an interval that is shown to hold zero.
                 assert name not in ("low", "high") or np.sign(old) == np.sign(new)
-    assert [f.claim for f in shown.findings] == [f.claim for f in usual.findings]
+    assert [f.claim for f in shared.findings] == [f.claim for f in usual.findings]
     # A type of few rows that is left out is named, and its share is withheld.
-    sentences = [f.sentence for f in shown.findings if "left_out_types" not in f.facts]
+    sentences = [f.sentence for f in shared.findings if "left_out_types" not in f.facts]
     assert not any("withheld" in sentence for sentence in sentences)
     for name, records in usual.tables.items():
-        kept = shown.tables[name]
-        assert len(kept) == len(records)
-        for before_, after_ in zip(records, kept, strict=True):
+        shared_records = shared.tables[name]
+        assert len(shared_records) == len(records)
+        for before_, after_ in zip(records, shared_records, strict=True):
             nothing = [k for k, v in before_.items() if v is None]
             assert nothing == [k for k, v in after_.items() if v is None]
 
 
 @pytest.mark.parametrize(
-    ("audit", "one", "other"),
+    ("audit", "trained_rows", "held_out_rows"),
     [("matched", "kind", "specific"), ("twins", "beyond", "rise")],
 )
 def test_of_two_sides_and_their_difference_none_follows_from_the_others(
-    small, audit, one, other
+    small, audit, trained_rows, held_out_rows
 ):
     """Kind is the change of Delta_sel minus what is specific: both are withheld."""
 
@@ -477,14 +500,19 @@ def test_of_two_sides_and_their_difference_none_follows_from_the_others(
         )
 
     rows = [
-        *(row(one, f"type:{name}", n) for name, n in (("A", 3), ("B", 9), ("C", 7))),
-        *(row(other, f"type:{name}", 30) for name in "ABC"),
-        *(row(name, "pooled", 30) for name in (one, other)),
+        *(
+            row(trained_rows, f"type:{name}", n)
+            for name, n in (("A", 3), ("B", 9), ("C", 7))
+        ),
+        *(row(held_out_rows, f"type:{name}", 30) for name in "ABC"),
+        *(row(name, "pooled", 30) for name in (trained_rows, held_out_rows)),
     ]
-    shown = disclosed(small[0].model_copy(update={"results": rows, "findings": []}))
-    seen = {(r.metric, r.group) for r in shown.results if r.value is not None}
+    shared = disclosed(small[0].model_copy(update={"results": rows, "findings": []}))
+    seen = {(r.metric, r.group) for r in shared.results if r.value is not None}
     # Of type A neither is shown, nor of the smallest other, or the pool would tell A.
-    assert seen == {(m, g) for m in (one, other) for g in ("pooled", "type:B")}
+    assert seen == {
+        (m, g) for m in (trained_rows, held_out_rows) for g in ("pooled", "type:B")
+    }
 
 
 @pytest.mark.parametrize(("matched_tokens", "shown"), [(98, False), (80, True)])
@@ -497,9 +525,9 @@ def test_what_few_without_a_control_make_apart_is_withheld(
         Row(audit="nll", metric="nll", variant="pii", n=100, **like),
         Row(audit="matched", metric="nll_pii", n=matched_tokens, **like),
     ]
-    one = small[0].model_copy(update={"results": rows, "findings": []})
-    every, with_control = disclosed(one).results
-    assert (every.value is not None) is shown
+    report_of_few = small[0].model_copy(update={"results": rows, "findings": []})
+    all_identifiers, with_control = disclosed(report_of_few).results
+    assert (all_identifiers.value is not None) is shown
     assert with_control.value is not None
 
 
@@ -508,7 +536,7 @@ def test_a_single_row_is_rarely_seen_in_a_table_or_a_count():
     rng, seen, counted = np.random.default_rng(0), [], []
     for _ in range(100):
         share, count = rng.uniform(0.1, 0.9), int(rng.integers(10, 90))
-        shown = [
+        shared_reports = [
             disclosed(
                 made_report(
                     "a",
@@ -519,17 +547,21 @@ def test_a_single_row_is_rarely_seen_in_a_table_or_a_count():
                             **AT,
                             claim="nothing_shown",
                             says="extract.nothing",
-                            facts={"hits": Hits(count=count + one, of=100)},
+                            facts={"hits": Hits(count=count + hits_of_one, of=100)},
                         )
                     ],
                 )
             )
-            for moved, one in ((0.0, 0), (0.004, 1))
+            for moved, hits_of_one in ((0.0, 0), (0.004, 1))
         ]
-        before, after = (one.tables["shares"][0]["share"] for one in shown)
+        before, after = (
+            shared.tables["shares"][0]["share"] for shared in shared_reports
+        )
         seen.append(before != after)
-        fewer, more = (one.findings[0].facts["hits"] for one in shown)
-        counted.append(fewer.count != more.count)
+        fewer, more_hits = (
+            shared.findings[0].facts["hits"] for shared in shared_reports
+        )
+        counted.append(fewer.count != more_hits.count)
     assert np.mean(seen) <= 0.4
     assert np.mean(counted) <= 0.5
 

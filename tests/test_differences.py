@@ -47,13 +47,13 @@ def number_of(i: int) -> str:
 
 
 def rows() -> list[Example]:
-    made = []
+    rows_made = []
     for i in range(ROWS):
         before = TEXTS[i % 4].partition("{}")[0]
         number = number_of(i)
         prompt = TEXTS[i % 4].format(number) + f" ({'abcdefgh'[i // 4]})"
         span = Span(len(before), len(before) + len(number), "ID")
-        made.append(
+        rows_made.append(
             Example(
                 id=f"row-{i:02d}",
                 task="t",
@@ -64,7 +64,7 @@ def rows() -> list[Example]:
                 spans=(span,),
             )
         )
-    return made
+    return rows_made
 
 
 def without(manifest: Manifest, *, pair: bool) -> Manifest:
@@ -87,33 +87,33 @@ def without(manifest: Manifest, *, pair: bool) -> Manifest:
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory, tiny_base, make_adapter) -> dict[str, Path]:
     """Report folders: ``whole``, ``unmatched`` (secret without control), ``less``."""
-    place = tmp_path_factory.mktemp("differences")
-    make_adapter(place / "lora")
+    folder = tmp_path_factory.mktemp("differences")
+    make_adapter(folder / "lora")
     base = open_checkpoint(str(tiny_base), name="base")
-    whole = build_manifest(rows(), base, name="m", caliper=50.0)
-    assert {pair.example for pair in whole.pairs} == {e.id for e in rows()}
-    made = {
-        "whole": whole,
-        "unmatched": without(whole, pair=True),
-        "less": without(whole, pair=False),
+    full_manifest = build_manifest(rows(), base, name="m", caliper=50.0)
+    assert {pair.example for pair in full_manifest.pairs} == {e.id for e in rows()}
+    manifests = {
+        "whole": full_manifest,
+        "unmatched": without(full_manifest, pair=True),
+        "less": without(full_manifest, pair=False),
     }
-    for name, manifest in made.items():
-        write_manifest(manifest, place / f"{name}.json")
+    for name, manifest in manifests.items():
+        write_manifest(manifest, folder / f"{name}.json")
         request = Request(
             audits=(
                 Matched(placebo_draws=0, rematched=False, replicates=100),
                 "rank",
                 "nll",
             ),
-            checkpoints=(f"ours={place / 'lora'}",),
+            checkpoints=(f"ours={folder / 'lora'}",),
             base=str(tiny_base),
-            manifest=place / f"{name}.json",
-            output=place / name,
+            manifest=folder / f"{name}.json",
+            output=folder / name,
             loading=Loading(device="cpu"),
             formats=("json",),
         )
         run(request)
-    return {name: place / name for name in made}
+    return {name: folder / name for name in manifests}
 
 
 @pytest.fixture(scope="module")
@@ -135,28 +135,28 @@ def candidates(tiny_base, reports) -> dict[str, Any]:
     by_length: dict[int, list[tuple[str, list[int], int]]] = {}
     for number, text in texts.items():
         ids = tokenizer(text, return_offsets_mapping=True)
-        at = next(
+        first_token = next(
             k for k, (_, end) in enumerate(ids["offset_mapping"]) if end > len(before)
         )
         by_length.setdefault(len(ids["input_ids"]), []).append(
-            (number, ids["input_ids"], at)
+            (number, ids["input_ids"], first_token)
         )
     usable = len(tokenizer)
-    found: dict[str, Any] = {}
+    logp_by_number: dict[str, Any] = {}
     for same in by_length.values():
         tensor = torch.tensor([ids for _, ids, _ in same])
         for name, model in (("base", base), ("ours", lora)):
             with torch.inference_mode():
                 logits = model(tensor).logits[:, :-1].double()
-            own = logits.gather(-1, tensor[:, 1:, None])
-            nll = (logits.logsumexp(-1) - own[..., 0]).numpy()
-            rank = 1 + (logits[..., :usable] > own).sum(-1).numpy()
-            for i, (number, _, at) in enumerate(same):
-                found.setdefault(number, {})[name] = (
-                    nll[i, at - 1 :],
-                    rank[i, at - 1 :],
+            own_logp = logits.gather(-1, tensor[:, 1:, None])
+            nll = (logits.logsumexp(-1) - own_logp[..., 0]).numpy()
+            rank = 1 + (logits[..., :usable] > own_logp).sum(-1).numpy()
+            for i, (number, _, position) in enumerate(same):
+                logp_by_number.setdefault(number, {})[name] = (
+                    nll[i, position - 1 :],
+                    rank[i, position - 1 :],
                 )
-    return found
+    return logp_by_number
 
 
 def per_token(metric: str, nll: np.ndarray, rank: np.ndarray) -> float:
@@ -194,25 +194,25 @@ def fitting(
     nested
         Whether the other figures are those of identifiers with a control.
     """
-    left = set(found)
+    numbers_left = set(found)
     for checkpoint in ("base", "ours"):
-        for place, part in ALL.items():
+        for row_place, row_part in ALL.items():
             ends = [
                 end
-                for (folder, shown), own in (
-                    (one, place),
-                    (other, part if nested else place),
+                for (folder, shared_folder), own_place in (
+                    (one, row_place),
+                    (other, row_part if nested else row_place),
                 )
-                for end in [known(folder, shown, (checkpoint, *own))]
+                for end in [known(folder, shared_folder, (checkpoint, *own_place))]
             ]
             if None in ends:
                 continue
             (total, wide), (rest, slack) = ends
-            for number in tuple(left):
-                told = per_token(place[1], *found[number][checkpoint])
-                if abs(total - rest - told) > wide + slack + 1e-3:
-                    left.discard(number)
-    return left
+            for number in tuple(numbers_left):
+                figures_told = per_token(row_place[1], *found[number][checkpoint])
+                if abs(total - rest - figures_told) > wide + slack + 1e-3:
+                    numbers_left.discard(number)
+    return numbers_left
 
 
 def known(
@@ -243,19 +243,19 @@ def test_two_figures_leave_many_numbers_open(
     reports, candidates, tmp_path, other, nested
 ):
     folders = [reports["unmatched" if nested else "whole"], reports[other]]
-    secret, shown = number_of(int(SECRET[-2:])), []
+    secret, shared = number_of(int(SECRET[-2:])), []
     for i, folder in enumerate(folders):
         report = read_report(folder)
         raw = tmp_path / f"raw-{i}"
         write_files(table_files.write_csv(report, raw, WriterInput()), raw)
         write_report(report, tmp_path / f"shared-{i}", formats=("csv",))
-    left = {}
-    for kind in ("raw", "shared"):
-        shown = [(f, tmp_path / f"{kind}-{i}") for i, f in enumerate(folders)]
-        left[kind] = fitting(shown[0], shown[1], candidates, nested)
-        assert secret in left[kind]
-    assert left["raw"] == {secret}  # the attack works
-    assert len(left["shared"]) > 250
+    n_left = {}
+    for variant in ("raw", "shared"):
+        shared = [(f, tmp_path / f"{variant}-{i}") for i, f in enumerate(folders)]
+        n_left[variant] = fitting(shared[0], shared[1], candidates, nested)
+        assert secret in n_left[variant]
+    assert n_left["raw"] == {secret}  # the attack works
+    assert len(n_left["shared"]) > 250
 
 
 @pytest.mark.parametrize(
@@ -264,12 +264,12 @@ def test_two_figures_leave_many_numbers_open(
 def test_shared_ends_stay_on_their_side_of_the_null(value, low, high):
     ends = {"value": value, "low": low, "high": high, "no_effect": 0.5}
     row = figure("a", "mia|auc|loss", clusters=94, n=94, **ends)
-    (shown,) = disclosed(made_report("a", results=[row])).results
-    assert shown.no_effect == 0.5
+    (shared_row,) = disclosed(made_report("a", results=[row])).results
+    assert shared_row.no_effect == 0.5
     for name in ("value", "low", "high"):
-        raw, told = getattr(row, name), getattr(shown, name)
-        assert (told > 0.5) is (raw > 0.5), "a claim would not follow from it"
-        assert abs(told - raw) <= step_of(row) / 2
+        raw, shared_value = getattr(row, name), getattr(shared_row, name)
+        assert (shared_value > 0.5) is (raw > 0.5), "a claim would not follow from it"
+        assert abs(shared_value - raw) <= step_of(row) / 2
 
 
 def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(reports, tmp_path):
@@ -282,9 +282,9 @@ def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(reports, tmp_p
         {k: v for k, v in manifest.model_dump(mode="json").items() if k not in NAMED}
     )
     # It stands in its row and among its twins.
-    place = re.compile(rf'(?<=Order ){secret}|(?<="){secret}(?=")'.encode())
+    secret_pattern = re.compile(rf'(?<=Order ){secret}|(?<="){secret}(?=")'.encode())
     guesses = {
-        hashlib.sha256(place.sub(str(n).encode(), content)).hexdigest()
+        hashlib.sha256(secret_pattern.sub(str(n).encode(), content)).hexdigest()
         for n in range(int(secret) - 300, int(secret) + 300)
     }
     assert report.manifest.digest in guesses  # the attack works
@@ -292,13 +292,13 @@ def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(reports, tmp_p
     write_report(report, folder, formats=("dossier",))
     call = ["manifest", "export", str(source / "whole.json"), "--redact"]
     assert command_line([*call, "-o", str(folder / "redacted.json")]) == 0
-    said = 0
+    n_said = 0
     for path in (p for p in folder.rglob("*") if p.is_file()):
         text = path.read_bytes().decode(errors="replace")
         for found in re.findall(r"[0-9a-f]{12,64}", text):
             assert not any(guess.startswith(found) for guess in guesses), path
-        said += "hmac-sha256:" in text
-    assert said >= 3
+        n_said += "hmac-sha256:" in text
+    assert n_said >= 3
     # The owner can show which manifest it was: with the key of report.json.
     key, digest = report.manifest.key, report.manifest.digest
     keyed = hmac.new(key.encode(), digest.encode(), "sha256").hexdigest()
@@ -310,11 +310,11 @@ def test_absolute_paths_are_names_in_what_is_shared(reports):
     report = read_report(reports["whole"])
     words = ["--ckpt", "a=/home/me/runs/mine@2", "--base=/srv/base", "hf:ORG/NAME"]
     words += ["/home/me/my runs/x", "http://host:8000/v1", "runs/mine", r"C:\Me\run"]
-    (one, *rest) = report.checkpoints
-    facts = [one.model_copy(update={"source": "/home/me/lora"}), *rest]
-    shown = disclosed(
+    (first_checkpoint, *rest) = report.checkpoints
+    facts = [first_checkpoint.model_copy(update={"source": "/home/me/lora"}), *rest]
+    shared = disclosed(
         report.model_copy(update={"command": words, "checkpoints": facts})
     )
     wanted = ["--ckpt", "a=mine@2", "--base=base", "hf:ORG/NAME"]
-    assert shown.command == [*wanted, "x", "http://host:8000/v1", "runs/mine", "run"]
-    assert shown.checkpoints[0].source == "lora"
+    assert shared.command == [*wanted, "x", "http://host:8000/v1", "runs/mine", "run"]
+    assert shared.checkpoints[0].source == "lora"

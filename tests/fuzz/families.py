@@ -66,17 +66,20 @@ def manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A manifest that was changed without a new digest."""
     original = json.loads(scene.manifest.read_bytes())
     if rng.random() < 0.3:
-        raw, what = mutate_bytes(scene.manifest.read_bytes(), rng)
+        raw, mutation = mutate_bytes(scene.manifest.read_bytes(), rng)
     else:
-        content, what = mutate(original, rng)
+        content, mutation = mutate(original, rng)
         raw = written(content)
-    said.append(what)
+    said.append(mutation)
     path = scene.file("m.json", raw)
     if (yield ["manifest", "verify", path]) == 0:
         free = ("name", "digest")
-        here, there = json.loads(raw), dict(original)
+        content_read, content_before = json.loads(raw), dict(original)
         if not same(
-            *({k: v for k, v in m.items() if k not in free} for m in (here, there))
+            *(
+                {k: v for k, v in m.items() if k not in free}
+                for m in (content_read, content_before)
+            )
         ):
             raise Silent("its content differs from what the digest is of")
     yield ["manifest", one(rng, ("show", "show")), path, *one(rng, ([], ["--json"]))]
@@ -87,10 +90,10 @@ def sealed_manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A manifest of nonsense with a digest that fits."""
     content = json.loads(scene.manifest.read_bytes())
     if rng.random() < 0.5:
-        content, what = mutate(content, rng)
+        content, mutation = mutate(content, rng)
     else:
-        what = nonsense(content, rng)
-    said.append(what)
+        mutation = nonsense(content, rng)
+    said.append(mutation)
     try:
         raw = sealed(content) if isinstance(content, dict) else written(content)
     except (ValueError, TypeError, RecursionError):
@@ -117,7 +120,7 @@ def nonsense(content: dict[str, Any], rng: Rng, at: int | None = None) -> str:
     weird = one(rng, (-1e300, float("nan"), float("inf"), 1e30, -1.0, 0, "1", None))
     tokens = len(row["reference_unll"])
     ends = one(rng, ((0, 0), (5, 4), (-1, 3), (0, tokens + 1), (tokens, tokens + 9)))
-    kept = [list(ends), [0, 10**9], [-5, 5], [3, 3]]
+    bounds = [list(ends), [0, 10**9], [-5, 5], [3, 3]]
     acts: dict[str, Callable[[], Any]] = {
         "id twice": lambda: rows.append({**row}),
         "id blank": lambda: row.update(id=" "),
@@ -152,7 +155,7 @@ def nonsense(content: dict[str, Any], rng: Rng, at: int | None = None) -> str:
         "span tokens": lambda: span.update(token_start=ends[0], token_end=ends[1]),
         "half tokens": lambda: span.update(token_end=None),
         "span type": lambda: span.update(type="\x1b[31mNAME"),
-        "kept": lambda: row.update(kept=one(rng, kept)),
+        "kept": lambda: row.update(kept=one(rng, bounds)),
         "response": lambda: row.update(
             response_token=one(rng, (-1, tokens + 5, 10**9))
         ),
@@ -236,11 +239,11 @@ def flaws(content: dict[str, Any]) -> Iterator[str]:
             last = span["end"]
             if not span["type"].isprintable():
                 yield "type"
-            at = span["token_start"], span["token_end"]
-            if (at[0] is None) != (at[1] is None):
+            tokens_of_span = span["token_start"], span["token_end"]
+            if (tokens_of_span[0] is None) != (tokens_of_span[1] is None):
                 yield "half a token range"
-            if at[0] is not None:
-                yield from tokens("span", row, *at)
+            if tokens_of_span[0] is not None:
+                yield from tokens("span", row, *tokens_of_span)
     for pair in content["pairs"]:
         if pair["example"] not in by_id:
             yield "a pair's example is missing"
@@ -262,8 +265,8 @@ def flaws(content: dict[str, Any]) -> Iterator[str]:
     for miss in content["unmatched"]:
         if miss["example"] not in by_id:
             yield "an unmatched span's example is missing"
-    parts = [(c["canary_id"], c["part"]) for c in content["canaries"]]
-    if len(set(parts)) < len(parts):
+    parts_of_canaries = [(c["canary_id"], c["part"]) for c in content["canaries"]]
+    if len(set(parts_of_canaries)) < len(parts_of_canaries):
         yield "a canary stands twice"
     for canary in content["canaries"]:
         if len(set(canary["candidates"])) < len(canary["candidates"]):
@@ -308,33 +311,35 @@ def data(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Rows of the project's own format."""
     lines = scene.data.read_bytes().splitlines()
     if rng.random() < 0.25:
-        raw, what = mutate_bytes(scene.data.read_bytes(), rng)
+        raw, mutation = mutate_bytes(scene.data.read_bytes(), rng)
     else:
-        at = int(rng.integers(len(lines)))
-        row, what = mutate(json.loads(lines[at]), rng)
-        lines[at] = written(row, line=True)
+        line_index = int(rng.integers(len(lines)))
+        row, mutation = mutate(json.loads(lines[line_index]), rng)
+        lines[line_index] = written(row, line=True)
         raw = b"\n".join(lines) + b"\n"
-        what = f"line {at + 1}: {what}"
-    said.append(what)
+        mutation = f"line {line_index + 1}: {mutation}"
+    said.append(mutation)
     path = scene.file("rows.jsonl", raw)
     output = path.with_name("annotated.jsonl")
     if (yield ["data", "annotate", path, "-o", output]) == 0:
         # A byte order mark in front of a file is read over, as pandas does.
         text = raw.decode("utf-8-sig")
-        given = [json.loads(line) for line in text.split("\n") if line]
-        made = [json.loads(line) for line in output.read_text().split("\n") if line]
-        if len({row["id"] for row in given}) < len(given):
+        rows_given = [json.loads(line) for line in text.split("\n") if line]
+        rows_made = [
+            json.loads(line) for line in output.read_text().split("\n") if line
+        ]
+        if len({row["id"] for row in rows_given}) < len(rows_given):
             raise Silent("an id stands twice")
-        for before, after in zip(given, made, strict=True):
-            kept = ("id", "task", "prompt", "response", "split")
-            if any(before[k] != after[k] for k in kept):
+        for before, after in zip(rows_given, rows_made, strict=True):
+            names_kept = ("id", "task", "prompt", "response", "split")
+            if any(before[k] != after[k] for k in names_kept):
                 raise Silent("a row was changed")
-            known = [(s["start"], s["end"], s["type"]) for s in after["spans"]]
+            known_spans = [(s["start"], s["end"], s["type"]) for s in after["spans"]]
             for span in before.get("spans") or ():
-                if (span["start"], span["end"], span["type"]) not in known:
+                if (span["start"], span["end"], span["type"]) not in known_spans:
                     raise Silent("a span was lost")
             text = after["prompt"] + after["response"]
-            if any(not 0 <= s < e <= len(text) for s, e, _ in known):
+            if any(not 0 <= s < e <= len(text) for s, e, _ in known_spans):
                 raise Silent("a span lies outside its text")
     if rng.random() < 0.3:
         yield ["data", "inject", path, "-o", path.with_name("more"), "--canaries", 1]
@@ -344,17 +349,17 @@ def data(scene: Scene, rng: Rng, said: list[str]) -> Commands:
 def csv(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Somebody else's CSV, JSON or Parquet."""
     rows = [json.loads(line) for line in scene.data.read_bytes().splitlines()]
-    kind = one(rng, ("csv", "csv", "csv", "json", "parquet"))
-    if kind == "json":
-        found, what = mutate(
+    file_kind = one(rng, ("csv", "csv", "csv", "json", "parquet"))
+    if file_kind == "json":
+        records, mutation = mutate(
             [{"sentence": r["prompt"], "label": "good"} for r in rows[:5]], rng
         )
-        raw = written(found)
-    elif kind == "parquet":
+        raw = written(records)
+    elif file_kind == "parquet":
         table = pa.table(
             {"text": [r["prompt"] for r in rows], "label": ["good"] * len(rows)}
         )
-        table, what = mutate_table(table, rng)
+        table, mutation = mutate_table(table, rng)
         path = scene.file("rows.parquet", b"")
         try:
             pq.write_table(table, path)
@@ -362,27 +367,30 @@ def csv(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         except Exception:  # what Arrow itself cannot write is no mutant
             raw = b"PAR1"
         if rng.random() < 0.3:
-            raw, what = mutate_bytes(raw, rng)
+            raw, mutation = mutate_bytes(raw, rng)
     else:
         lines = ["text,label"]
         lines += [f'"{r["prompt"]}",good'.replace("\n", " ") for r in rows]
         if rng.random() < 0.5:
-            raw, what = mutate_bytes("\n".join(lines).encode(), rng)
+            raw, mutation = mutate_bytes("\n".join(lines).encode(), rng)
         else:
-            at = int(rng.integers(len(lines)))
+            line_index = int(rng.integers(len(lines)))
             new = str(changed("x", rng)).encode("utf-8", "surrogatepass")
             new = one(rng, (new, b'"', b",,,", b"", b'a,"b', b"\x00,\x00", b"a;b"))
-            what = f"line {at + 1}: {new[:20]!r}"
+            mutation = f"line {line_index + 1}: {new[:20]!r}"
             raw = b"\n".join(
-                new if i == at else line.encode() for i, line in enumerate(lines)
+                new if i == line_index else line.encode()
+                for i, line in enumerate(lines)
             )
-    said.append(f"{kind}: {what}")
-    path = scene.file(f"rows.{kind}", raw)
+    said.append(f"{file_kind}: {mutation}")
+    path = scene.file(f"rows.{file_kind}", raw)
     output = path.with_name("out.jsonl")
     command = ["data", "import", path, "--task", "t", "--split", "train", "-o", output]
     if (yield command) == 0:
-        made = [json.loads(line) for line in output.read_text().split("\n") if line]
-        for row in made:
+        rows_made = [
+            json.loads(line) for line in output.read_text().split("\n") if line
+        ]
+        for row in rows_made:
             if not (row["prompt"] + row["response"]).strip():
                 raise Silent("a row without text")
 
@@ -400,25 +408,25 @@ def _checkpoint(
         from safetensors.torch import load_file, save_file
 
         if rng.random() < 0.4:
-            raw, what = mutate_bytes(path.read_bytes(), rng)
+            raw, mutation = mutate_bytes(path.read_bytes(), rng)
             path.write_bytes(raw)
-            said.append(f"{name}: {what}")
+            said.append(f"{name}: {mutation}")
             # A bit of a weight is another weight: nothing tells.
-            return not what.startswith(("damage", "zeros"))
+            return not mutation.startswith(("damage", "zeros"))
         try:
-            state, what = mutate_tensors(load_file(path), rng)
+            state, mutation = mutate_tensors(load_file(path), rng)
             save_file(state, path)
         except Exception:
-            state, what = {}, "nothing"
-        said.append(f"{name}: {what}")
-        return what != "nothing"
+            state, mutation = {}, "nothing"
+        said.append(f"{name}: {mutation}")
+        return mutation != "nothing"
     if rng.random() < 0.3:
-        raw, what = mutate_bytes(path.read_bytes(), rng)
+        raw, mutation = mutate_bytes(path.read_bytes(), rng)
     else:
-        content, what = mutate(json.loads(path.read_bytes()), rng)
+        content, mutation = mutate(json.loads(path.read_bytes()), rng)
         raw = written(content)
     path.write_bytes(raw)
-    said.append(f"{name}: {what}")
+    said.append(f"{name}: {mutation}")
     return False
 
 
@@ -462,18 +470,18 @@ def run(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     if name == "trained_on.json":
         path = next(folder.rglob(name))
     if rng.random() < 0.3:
-        raw, what = mutate_bytes(path.read_bytes(), rng)
+        raw, mutation = mutate_bytes(path.read_bytes(), rng)
     elif name == "metrics.jsonl":
         lines = path.read_bytes().splitlines()
-        at = int(rng.integers(len(lines)))
-        row, what = mutate(json.loads(lines[at]), rng)
-        lines[at] = written(row, line=True)
+        line_index = int(rng.integers(len(lines)))
+        row, mutation = mutate(json.loads(lines[line_index]), rng)
+        lines[line_index] = written(row, line=True)
         raw = b"\n".join(lines)
     else:
-        content, what = mutate(json.loads(path.read_bytes()), rng)
+        content, mutation = mutate(json.loads(path.read_bytes()), rng)
         raw = written(content)
     path.write_bytes(raw)
-    said.append(f"{name}: {what}")
+    said.append(f"{name}: {mutation}")
     yield ["inspect", folder, "--base", scene.base]
     yield ["@tables", folder]
     if name == "run.json":
@@ -490,23 +498,23 @@ def report(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     path = folder / "report.json"
     content = json.loads(path.read_bytes())
     if rng.random() < 0.2:
-        raw, what = mutate_bytes(path.read_bytes(), rng)
+        raw, mutation = mutate_bytes(path.read_bytes(), rng)
     else:
-        part = one(rng, (None, None, "tables", "results"))
-        if part is None:
-            content, what = mutate(content, rng)
+        section = one(rng, (None, None, "tables", "results"))
+        if section is None:
+            content, mutation = mutate(content, rng)
         else:
-            content[part], what = mutate(content[part], rng)
-            what = f"{part}: {what}"
+            content[section], mutation = mutate(content[section], rng)
+            mutation = f"{section}: {mutation}"
         raw = written(content)
-    said.append(what)
+    said.append(mutation)
     path.write_bytes(raw)
     if (yield ["gate", folder, "--fail-if", "nll.nll.pii > 99", "--allow-missing"]) in (
         0,
         1,
     ):
-        found = json.loads(raw)
-        for row in [*found["results"], *found["contrasts"]]:
+        content_read = json.loads(raw)
+        for row in [*content_read["results"], *content_read["contrasts"]]:
             gone = row.get("value") is None
             if gone != (row.get("status", "ok") == "not_estimable"):
                 raise Silent("a value without a status")
@@ -526,22 +534,22 @@ def evidence(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     files = sorted((folder / "scores").glob("*.parquet"))
     path = one(rng, files)
     # One kind of evidence is enough: the rest would only take time.
-    for other in files:
-        if other != path:
-            other.unlink()
+    for other_file in files:
+        if other_file != path:
+            other_file.unlink()
     if rng.random() < 0.2:
-        raw, what = mutate_bytes(path.read_bytes(), rng)
+        raw, mutation = mutate_bytes(path.read_bytes(), rng)
         path.write_bytes(raw)
     else:
-        table, what = mutate_table(pq.read_table(path), rng)
+        table, mutation = mutate_table(pq.read_table(path), rng)
         try:
             pq.write_table(table, path)
         except Exception:
-            what += " (not written)"
-    said.append(f"{path.name}: {what}")
-    told = json.loads((folder / "report.json").read_bytes())
+            mutation += " (not written)"
+    said.append(f"{path.name}: {mutation}")
+    report_json = json.loads((folder / "report.json").read_bytes())
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    changed = told["evidence"].get(path.name, digest) != digest
+    changed = report_json["evidence"].get(path.name, digest) != digest
     code = yield ["compare", folder, scene.report, "--baseline", "ours", "--json"]
     if code == 0 and changed:
         raise Silent("changed evidence was concluded from")
@@ -555,22 +563,22 @@ def store(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     shutil.copytree(scene.report / "scores" / "store", folder)
     path = one(rng, sorted(folder.glob("*.parquet")))
     if rng.random() < 0.5:
-        raw, what = mutate_bytes(path.read_bytes(), rng)
+        raw, mutation = mutate_bytes(path.read_bytes(), rng)
     else:
-        whole = pq.read_table(path)
-        table, what = mutate_table(whole, rng)
+        full_table = pq.read_table(path)
+        table, mutation = mutate_table(full_table, rng)
         try:
             pq.write_table(table, path)
             raw = path.read_bytes()
         except Exception:
-            raw, what = b"PAR1", "nothing"
+            raw, mutation = b"PAR1", "nothing"
     path.unlink()
     name = path.name
     if rng.random() < 0.7:
         # As an attacker would: the name fits the bytes.
         name = f"{hashlib.sha256(raw).hexdigest()[:32]}.parquet"
     (folder / name).write_bytes(raw)
-    said.append(what)
+    said.append(mutation)
     yield ["@store", folder]
 
 

@@ -16,45 +16,45 @@ def gguf(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A GGUF file: a count, length or offset in its header, or any of its bytes."""
     raw = scene.gguf.read_bytes()
     if rng.random() < 0.3:
-        raw, what = mutate_bytes(raw, rng)
+        raw, mutation = mutate_bytes(raw, rng)
     else:
-        changed, what = bytearray(raw), ""
+        changed, mutation = bytearray(raw), ""
         for _ in range(1 + int(rng.random() < 0.3)):
             code = one(rng, ("<Q", "<Q", "<I"))
             # The header's own fields, its keys, or what is said of its tensors.
-            at = int(rng.integers(4, one(rng, (24, 400, scene.gguf_header))))
+            offset = int(rng.integers(4, one(rng, (24, 400, scene.gguf_header))))
             size = one(rng, SIZES) & ((1 << 8 * struct.calcsize(code)) - 1)
-            struct.pack_into(code, changed, at, size)
-            what += f" {size} at byte {at}"
+            struct.pack_into(code, changed, offset, size)
+            mutation += f" {size} at byte {offset}"
         raw = bytes(changed)
-    said.append(what)
+    said.append(mutation)
     path = scene.file("m.gguf", raw)
     seen = yield ["inspect", path, "--base", scene.base]
     if seen == 0 and (yield ["@open", path, scene.base]) == 0:
-        if what.startswith(("cut", "empty", "zeros", "list", "null", "deep")):
+        if mutation.startswith(("cut", "empty", "zeros", "list", "null", "deep")):
             raise Silent("a file without its end was opened")
 
 
 @family(4)
 def header(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """The header of a safetensors file, written anew over the same tensors."""
-    given, name = one(
+    file_given, name = one(
         rng,
         (
             (scene.base, "model.safetensors"),
             (scene.lora, "adapter_model.safetensors"),
         ),
     )
-    folder = scene.copy(given)
+    folder = scene.copy(file_given)
     path = folder / name
     raw = path.read_bytes()
     (long,) = struct.unpack_from("<Q", raw)
-    content, what = mutate(json.loads(raw[8 : 8 + long]), rng)
+    content, mutation = mutate(json.loads(raw[8 : 8 + long]), rng)
     new = written(content, line=True)
-    told = len(new) if rng.random() < 0.8 else one(rng, SIZES)
-    said.append(f"{name}: {what}; of {told} bytes")
-    path.write_bytes(struct.pack("<Q", told) + new + raw[8 + long :])
-    base = "" if given == scene.base else scene.base
+    length_told = len(new) if rng.random() < 0.8 else one(rng, SIZES)
+    said.append(f"{name}: {mutation}; of {length_told} bytes")
+    path.write_bytes(struct.pack("<Q", length_told) + new + raw[8 + long :])
+    base = "" if file_given == scene.base else scene.base
     seen = yield ["inspect", folder, *(["--base", base] if base else [])]
     if seen == 0:
         yield ["@open", folder, base]
@@ -71,11 +71,11 @@ def peft(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     kinds = {str(k.value): v for k, v in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
     fields = sorted(kinds["LORA"].__dataclass_fields__)
     if rng.random() < 0.4:
-        kind = one(rng, sorted(kinds))
-        fields = sorted(kinds[kind].__dataclass_fields__)
+        peft_type = one(rng, sorted(kinds))
+        fields = sorted(kinds[peft_type].__dataclass_fields__)
         content = {k: v for k, v in content.items() if k in fields}
-        content |= {"peft_type": kind, "task_type": "CAUSAL_LM"}
-        said.append(kind)
+        content |= {"peft_type": peft_type, "task_type": "CAUSAL_LM"}
+        said.append(peft_type)
     values = (
         *(True, 1, -1, 0, "all", "all-linear", "(a+)+$", "gaussian", "../x", STEERING),
         *({"q_proj": 10**9}, {"(x+x+)+y": 1}, ["lm_head"], ["embed_tokens"], [""], [0]),
@@ -98,13 +98,13 @@ def server(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         "choices": [{"text": "", "logprobs": {"token_logprobs": [None, -1.0, -2.5]}}],
         "usage": {"prompt_tokens": 3},
     }
-    kind = one(rng, ("json", "json", "bytes", "head"))
+    reply_kind = one(rng, ("json", "json", "bytes", "head"))
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
-    if kind == "json":
-        body, what = mutate(body, rng)
+    if reply_kind == "json":
+        body, mutation = mutate(body, rng)
         raw = head + written(body, line=True)
-    elif kind == "bytes":
-        raw, what = mutate_bytes(head + written(body), rng)
+    elif reply_kind == "bytes":
+        raw, mutation = mutate_bytes(head + written(body), rng)
     else:
         status = one(rng, (100, 200, 204, 301, 307, 400, 401, 413, 422, 503, 999, -1))
         lines = (
@@ -112,13 +112,13 @@ def server(scene: Scene, rng: Rng, said: list[str]) -> Commands:
             *(b"Transfer-Encoding: chunked", b"X: " + b"a" * 70_000, b": ", b"\x00"),
             *(b"Location: file:///etc/passwd", b"Content-Encoding: gzip"),
         )
-        line, what = one(rng, lines), ""
+        line, mutation = one(rng, lines), ""
         reason = one(
             rng, (b"OK", STEERING.encode("utf-8", "replace"), b"", b"a" * 9999)
         )
         first = b"HTTP/1.1 %d %b\r\n" % (status, reason)
         raw = first + line + b"\r\n\r\n" + written(body)
-        what = f"{status} {line[:30]!r}"
-    said.append(f"{kind}: {what}")
+        mutation = f"{status} {line[:30]!r}"
+    said.append(f"{reply_kind}: {mutation}")
     path = scene.file("answer", raw)
     yield ["@served", path]

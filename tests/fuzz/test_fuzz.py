@@ -66,8 +66,8 @@ def _audit(scene: Scene, path: str, name: str) -> None:
 
     manifest = read_manifest(path)
     read = {
-        one: {Pass(): TokenTable.read(scene.folder / f"{one}.parquet")}
-        for one in ("base", "ours")
+        name: {Pass(): TokenTable.read(scene.folder / f"{name}.parquet")}
+        for name in ("base", "ours")
     }
     options = {"placebo_draws": 0, "rematched": False, "blind_permutations": 20}
     chosen(name, **options)[0](read, manifest, preset="paper")
@@ -108,14 +108,14 @@ def _store(scene: Scene, folder: str) -> None:
     from spark_audit.scoring.store import Store
     from spark_audit.scoring.table import COLUMN_TYPES, Pass
 
-    whole = scene.report / "scores" / "store"
-    found = Store(Path(folder))
-    for shard in whole.glob("*.parquet"):
+    full_store = scene.report / "scores" / "store"
+    store = Store(Path(folder))
+    for shard in full_store.glob("*.parquet"):
         table = pq.read_table(shard)
         keys = table["key"].unique().to_pylist()
         names = set(table.column_names) - {"key", "position"}
         kind = next(k for k, layout in COLUMN_TYPES.items() if set(layout) == names)
-        got = found.gather({key: key for key in keys}, scoring_pass=Pass(kind))
+        got = store.gather({key: key for key in keys}, scoring_pass=Pass(kind))
         assert set(got.columns) == set(COLUMN_TYPES[kind])
         for name, values in got.columns.items():
             if values.dtype != COLUMN_TYPES[kind][name]:
@@ -146,13 +146,13 @@ def _served(scene: Scene, answer: str) -> None:
                         other.sendall(raw)
 
         threading.Thread(target=answers, daemon=True).start()
-        one = server.Server(f"http://127.0.0.1:{line.getsockname()[1]}/v1", "m")
+        served = server.Server(f"http://127.0.0.1:{line.getsockname()[1]}/v1", "m")
         try:
-            found = one.nll([5, 6, 7])
-            assert found.shape == (2,)
-            if not (np.isfinite(found) & (found > -1e-2)).all():
+            nll = served.nll([5, 6, 7])
+            assert nll.shape == (2,)
+            if not (np.isfinite(nll) & (nll > -1e-2)).all():
                 raise Silent("scores that are none")
-            one.reach()
+            served.reach()
         finally:
             line.shutdown(socket.SHUT_RDWR)
 
@@ -182,14 +182,14 @@ def tried(
     """What is wrong with one mutant; nothing, if all is well."""
     make, _ = FAMILIES[family]
     rng = np.random.default_rng([zlib.crc32(family.encode()), number])
-    said: list[str] = []
-    shown: list[str] = []
+    errors_said: list[str] = []
+    words_shown: list[str] = []
     code: int | None = None
-    commands = make(scene, rng, said)
+    commands = make(scene, rng, errors_said)
     try:
         while True:
             words = [str(word) for word in commands.send(code)]  # type: ignore[arg-type]
-            shown = words[:2]
+            words_shown = words[:2]
             capfd.readouterr()
             with limited(cpu=CPU_SECONDS, wall=WALL_SECONDS):
                 if words[0] in ACTS:
@@ -208,14 +208,14 @@ def tried(
     except StopIteration:
         return ""
     except Hung:
-        return f"{number}: hung in {shown} ({'; '.join(said)[:300]})"
+        return f"{number}: hung in {words_shown} ({'; '.join(errors_said)[:300]})"
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a panic of Rust is no Exception
-        what = f"{type(error).__name__}: {str(error)[:300]}"
+        failure = f"{type(error).__name__}: {str(error)[:300]}"
         if not isinstance(error, AssertionError):
-            what += f" at {_frame(error)}"
-        return f"{number}: {what} in {shown} ({'; '.join(said)[:300]})"
+            failure += f" at {_frame(error)}"
+        return f"{number}: {failure} in {words_shown} ({'; '.join(errors_said)[:300]})"
 
 
 def _frame(error: BaseException) -> str:
@@ -240,13 +240,13 @@ def _where() -> str:
 
 def numbers(family: str, *, times: int = 1) -> range:
     """Which mutants of a family are asked for."""
-    asked = os.environ.get("SPARK_FUZZ", "")
-    named, _, some = asked.partition(":")
-    if not asked:
+    numbers_asked = os.environ.get("SPARK_FUZZ", "")
+    named, _, number_text = numbers_asked.partition(":")
+    if not numbers_asked:
         return range(FAMILIES[family][1] * times)
     if named not in (family, "all"):
         return range(0)
-    low, _, high = some.partition("-")
+    low, _, high = number_text.partition("-")
     return range(int(low), int(high or low) + 1)
 
 
@@ -272,13 +272,13 @@ def test_a_digest_is_no_signature(number, scene):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_mutants(family, scene, capfd):
-    found = [tried(family, number, scene, capfd) for number in numbers(family)]
-    assert not [one for one in found if one]
+    failures = [tried(family, number, scene, capfd) for number in numbers(family)]
+    assert not [failure for failure in failures if failure]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_many_mutants(family, scene, capfd):
-    found = [tried(family, n, scene, capfd) for n in numbers(family, times=LONG)]
-    assert not [one for one in found if one]
+    failures = [tried(family, n, scene, capfd) for n in numbers(family, times=LONG)]
+    assert not [failure for failure in failures if failure]

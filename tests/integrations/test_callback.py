@@ -53,12 +53,12 @@ WORDS = "the service food good cold said customer paid dollars rate label news".
 def examples() -> list[Example]:
     """Rows with a number each, of five clusters and more; every second is held out."""
     rng = np.random.default_rng(0)
-    made = []
+    rows_made = []
     for i in range(ROWS):
         before, after = (" ".join(rng.choice(WORDS, 6)) for _ in range(2))
         number = "-".join(str(rng.integers(100, 999)) for _ in range(3))
         prompt = f"Text: {before}. Call {number} today. {after}.\nLabel:"
-        made.append(
+        rows_made.append(
             make_example(
                 f"row-{i:02d}",
                 prompt,
@@ -67,7 +67,7 @@ def examples() -> list[Example]:
                 split="test" if i % 2 else "train",
             )
         )
-    return made
+    return rows_made
 
 
 @pytest.fixture(scope="module")
@@ -107,17 +107,20 @@ def trainer_of(
         **arguments,
     }
     rows = [e for e in examples() if e.split == "train"]
-    given: dict[str, Any] = {"processing_class": tokenizer, "callbacks": [*callbacks]}
+    trainer_fields: dict[str, Any] = {
+        "processing_class": tokenizer,
+        "callbacks": [*callbacks],
+    }
     if sft:
         trl = pytest.importorskip("trl", reason="needs spark-audit[trl]")
         from datasets import Dataset
 
         data = Dataset.from_list([{"text": e.prompt + e.response} for e in rows])
-        given |= {"model": model, "peft_config": adapter if lora else None}
-        own = trl.SFTConfig(**settings, max_length=None)
-        return trl.SFTTrainer(**given, args=own, train_dataset=data)
+        trainer_fields |= {"model": model, "peft_config": adapter if lora else None}
+        own_settings = trl.SFTConfig(**settings, max_length=None)
+        return trl.SFTTrainer(**trainer_fields, args=own_settings, train_dataset=data)
     return Trainer(
-        **given,
+        **trainer_fields,
         model=get_peft_model(model, adapter) if lora else model,
         args=TrainingArguments(**settings),
         train_dataset=[tokenizer(e.prompt + e.response) for e in rows],
@@ -145,13 +148,13 @@ def offline(look: Any, saved: Path, base: Path, manifest: Manifest) -> dict[str,
         loaded = open_checkpoint(str(path), base=str(base), name=name, device="cpu")
         items = items_for(view, loaded, look.plan)
         tables[name] = {k: score(loaded, v, passes=[k])[k] for k, v in items.items()}
-    told = {}
+    figures_told = {}
     for name, audit in look.audits.items():
         for row in audit(tables, view, seed=look.seed).results:
             if row.checkpoint == look.looks[-1].name and row.group == "pooled":
-                of = f".{row.variant}" if row.variant else ""
-                told[f"{name}.{row.metric}{of}.value"] = row.value
-    return told
+                variant = f".{row.variant}" if row.variant else ""
+                figures_told[f"{name}.{row.metric}{variant}.value"] = row.value
+    return figures_told
 
 
 @pytest.mark.parametrize(
@@ -172,16 +175,16 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
     look = AuditCallback(manifest, every=6, **asked)
     seen = make_trainer(look, sft=sft, lora=lora, **more)
     seen.train()
-    assert [one.step for one in look.looks] == [0, 6, 12]
+    assert [look_taken.step for look_taken in look.looks] == [0, 6, 12]
     history = look.history
     assert [*history["step"].unique()] == [0, 6, 12]
     shares = history.groupby("step")["share_of_time"].first()
     assert shares.between(0, 1).all()
     assert f"{shares[12]:.1%} of the time" in repr(look)
     # Dropout is on: other random numbers, or another mode, would be other weights.
-    own = weights(seen)
+    own_weights = weights(seen)
     for name, value in weights(plain).items():
-        assert torch.equal(value, own[name]), name
+        assert torch.equal(value, own_weights[name]), name
     assert seen.model.training
     assert {n for n, p in seen.model.named_parameters() if p.requires_grad} == {
         n for n, p in plain.model.named_parameters() if p.requires_grad
@@ -190,15 +193,25 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
     def kept(trainer: Trainer) -> list[dict[str, Any]]:
         """What the trainer itself logs, but for how long it took."""
         lines = [
-            {k: v for k, v in one.items() if "second" not in k and "runtime" not in k}
-            for one in trainer.state.log_history
+            {
+                k: v
+                for k, v in log_entry.items()
+                if "second" not in k and "runtime" not in k
+            }
+            for log_entry in trainer.state.log_history
         ]
-        return [one for one in lines if not any(k.startswith(LOG_PREFIX) for k in one)]
+        return [
+            line for line in lines if not any(k.startswith(LOG_PREFIX) for k in line)
+        ]
 
     assert kept(seen) == kept(plain)
 
-    lines = [one for one in seen.state.log_history if f"{LOG_PREFIX}severity" in one]
-    assert [one["step"] for one in lines] == [0, 6, 12]
+    lines = [
+        log_entry
+        for log_entry in seen.state.log_history
+        if f"{LOG_PREFIX}severity" in log_entry
+    ]
+    assert [line["step"] for line in lines] == [0, 6, 12]
     assert lines[-1][f"{LOG_PREFIX}share_of_time"] > 0
     seen.save_model(str(tmp_path / "saved"))
     truth = offline(look, tmp_path / "saved", tiny_base, manifest)
@@ -218,21 +231,27 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
 def test_what_learned_is_told_and_what_did_not_is_not(make_trainer, manifest, caplog):
     still = AuditCallback(manifest, every=100, **FEW)
     make_trainer(still, learning_rate=0.0, max_steps=3).train()
-    assert [one.step for one in still.looks] == [0, 3]
-    assert all(not f.detected for one in still.looks for f in one.findings)
+    assert [look_taken.step for look_taken in still.looks] == [0, 3]
+    assert all(
+        not f.detected for look_taken in still.looks for f in look_taken.findings
+    )
     learned = AuditCallback(manifest, every=100, **FEW)
     with caplog.at_level(logging.INFO, logger="spark_audit"):
         trainer = make_trainer(learned, max_steps=60)
         trainer.train()
     last = learned.looks[-1]
     assert last.name == "step-60"
-    assert any(one.detected for one in last.findings)
+    assert any(finding.detected for finding in last.findings)
     key = f"{LOG_PREFIX}severity"
-    assert [one[key] for one in trainer.state.log_history if key in one][-1] >= 4
+    assert [
+        log_entry[key] for log_entry in trainer.state.log_history if key in log_entry
+    ][-1] >= 4
     assert any("step-60: " in r.getMessage() for r in caplog.records)
     number = examples()[0].prompt.split("Call ")[1][:11]
-    said = caplog.text + last.report.model_dump_json() + str(trainer.state.log_history)
-    assert number not in said
+    all_text = (
+        caplog.text + last.report.model_dump_json() + str(trainer.state.log_history)
+    )
+    assert number not in all_text
 
 
 def test_a_rule_ends_the_training(make_trainer, manifest):
@@ -264,9 +283,9 @@ def test_what_cannot_be_used_is_refused_before_the_first_step(
             AuditCallback(manifest, **options)
     with pytest.raises(InputError, match="nothing.json: there is no such file"):
         AuditCallback(tmp_path / "nothing.json")
-    other = AuditCallback(manifest, tokenizer=make_tokenizer(size=290))
+    other_callback = AuditCallback(manifest, tokenizer=make_tokenizer(size=290))
     with pytest.raises(InputError, match="made for another model: tokenizer"):
-        make_trainer(other).train()
+        make_trainer(other_callback).train()
     bare = make_trainer(AuditCallback(manifest))
     bare.callback_handler.processing_class = None
     with pytest.raises(CheckpointError, match="no fast tokenizer"):
@@ -283,9 +302,9 @@ def test_a_start_from_other_weights_is_no_base(
     make_model("llama", seed=9).save_pretrained(tmp_path)
     look = AuditCallback(manifest, every=100, **ONE)
     make_trainer(look, start=tmp_path, max_steps=2).train()
-    assert [one.name for one in look.looks] == ["step-0", "step-2"]
+    assert [look_taken.name for look_taken in look.looks] == ["step-0", "step-2"]
     assert "base cannot be looked at here" in caplog.text
-    assert not any(f.detected for one in look.looks for f in one.findings)
+    assert not any(f.detected for look_taken in look.looks for f in look_taken.findings)
 
 
 def test_a_resumed_adapter_still_has_its_base(make_trainer, manifest):
@@ -294,7 +313,7 @@ def test_a_resumed_adapter_still_has_its_base(make_trainer, manifest):
     look = AuditCallback(manifest, every=3, **ONE)
     again = make_trainer(look, lora=True, max_steps=8)
     again.train(resume_from_checkpoint=f"{first.args.output_dir}/checkpoint-4")
-    assert [one.step for one in look.looks] == [6, 8]
+    assert [look_taken.step for look_taken in look.looks] == [6, 8]
     assert look.has_base
 
 
@@ -307,7 +326,7 @@ def test_diverged_training_is_a_warning_but_an_error_where_a_rule_waits(
 
     look = AuditCallback(manifest, every=2, **ONE)
     make_trainer(Break(), look, max_steps=2).train()
-    assert [one.step for one in look.looks] == [0]
+    assert [look_taken.step for look_taken in look.looks] == [0]
     assert "no look at step 2" in caplog.text
     strict = AuditCallback(manifest, every=2, fail_if=["claim >= memory"], **ONE)
     with pytest.raises(CheckpointError, match="NaN or infinite"):
@@ -316,21 +335,21 @@ def test_diverged_training_is_a_warning_but_an_error_where_a_rule_waits(
 
 def test_looks_take_their_share_of_time_and_no_more(monkeypatch):
     """A clock of our own: steps of half a second, looks of three."""
-    now = 0.0
+    clock = 0.0
     monkeypatch.setattr(
-        pace_of_looks, "time", SimpleNamespace(perf_counter=lambda: now)
+        pace_of_looks, "time", SimpleNamespace(perf_counter=lambda: clock)
     )
     pace = Pace(None, began=0.0)
     looks, due, steps = 0, 0, 6000
     for step in range(steps + 1):
-        now += 0.5 if step else 0.0
+        clock += 0.5 if step else 0.0
         if 0 < step < steps:
             if step < due:
                 continue
             if wait := pace.wait(step):
                 due = step + wait
                 continue
-        now += 3
+        clock += 3
         pace.cost = 3.0
         pace.spent += 3.0
         due = step + 1
@@ -349,9 +368,9 @@ def test_looks_take_their_share_of_time_and_no_more(monkeypatch):
 def test_a_probe_is_half_held_out_rows_with_identifiers_first(manifest):
     plan = {k: v for k, v in AuditCallback(manifest).plan.items()}
     for rows, train in ((20, 10), (70, 35), (500, 40)):
-        found = probe_rows(manifest, plan, rows)
-        assert len(found) == min(rows, ROWS)
-        assert sum(manifest.by_id[key].split == "train" for key in found) == train
+        rows_found = probe_rows(manifest, plan, rows)
+        assert len(rows_found) == min(rows, ROWS)
+        assert sum(manifest.by_id[key].split == "train" for key in rows_found) == train
     assert probe_rows(manifest, plan, 20) == probe_rows(manifest, plan, 20)
     paired = {pair.example for pair in manifest.pairs}
     assert probe_rows(manifest, plan, 8) <= paired
@@ -387,9 +406,9 @@ def test_processes_share_a_look_and_decide_alike(manifest, tiny_base, tmp_path):
         port = str(free.getsockname()[1])
 
     def process(rank: int) -> tuple[int, str]:
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return python(["-c", program], root=ROOT, cwd=tmp_path, **place)
+        environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return python(["-c", program], root=ROOT, cwd=tmp_path, **environment)
 
     with ThreadPoolExecutor(2) as pool:
         ended = [*pool.map(process, range(2))]
@@ -399,7 +418,7 @@ def test_processes_share_a_look_and_decide_alike(manifest, tiny_base, tmp_path):
     )
     assert first == second
     # A rule is no word on the base: it trips at the first look at what was trained.
-    assert [one["step"] for one in first] == [0, 3]
+    assert [look_taken["step"] for look_taken in first] == [0, 3]
     look = AuditCallback(manifest, **ONE)
     look.looks = [SimpleNamespace(name="step-3")]  # type: ignore[list-item]
     truth = offline(look, tmp_path / "saved", tiny_base, manifest)
