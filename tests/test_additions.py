@@ -134,7 +134,7 @@ def figures(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_an_audit(house, tmp_path):
+def test_an_audit_from_outside_is_run_and_reported(house, tmp_path):
     folder = tmp_path / "out"
     rule = ("gate", str(folder), "--fail-if", "surprise.nll_quantile.value > 0")
     house.entries.write_text("[spark_audit.audits]\nsurprise = surprise:Surprise\n")
@@ -295,7 +295,7 @@ def test_an_attack_stands_wherever_ours_do(house, tmp_path):
 
 
 @pytest.mark.parametrize("function", ["median", "nothing"])
-def test_a_membership_score(house, tmp_path, function):
+def test_a_membership_score_from_outside_is_run_or_left_out(house, tmp_path, function):
     entry = f"median = median_score:{function}"
     house.entries.write_text(f"[spark_audit.scores]\n{entry}\n")
     said = house.report(tmp_path / "out", "mia")
@@ -312,7 +312,7 @@ def test_a_membership_score(house, tmp_path, function):
         assert {row["status"] for row in rows} == {"not_estimable"}
 
 
-def test_a_metric_of_an_audit(house, tmp_path):
+def test_a_metric_that_is_added_is_computed_and_shown(house, tmp_path):
     edited = house.root / EDITED
     source = edited.read_text(encoding="utf-8")
     (diff,) = re.findall(r"^```diff\n(.*?)^```$", TEXT, re.M | re.S)

@@ -30,7 +30,7 @@ def test_the_message_is_where_what_and_fix(where, fix, line):
     assert (error.what, error.where, error.fix) == ("no text", where, fix)
 
 
-def test_exit_codes():
+def test_each_kind_of_error_has_its_exit_code():
     # 1 belongs to the gate, 130 to Ctrl-C; 70 is a defect of ours.
     assert {
         kind: kind.exit_code

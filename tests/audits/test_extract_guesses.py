@@ -94,7 +94,7 @@ def phones(*numbers: str, n_given_back: int = 0, **more: Any) -> list[Said]:
 APART = ("2125550142", "3055557731", "4155559916", "6175550003", "7135558888")
 
 
-def test_each_estimate_of_the_guess_rate():
+def test_each_estimate_of_the_guess_rate_is_as_counted():
     # Five strings of five leading parts: one pair more than the ten that there are.
     assert rate(phones(*APART)) == pytest.approx(1 / 11)
     # Two of six have a neighbour in their last two digits, and so has one pair of 15.

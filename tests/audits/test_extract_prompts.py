@@ -273,6 +273,6 @@ def test_parts_are_those_before_the_first_wrong_token():
     assert graded(places, "+1 555 12345", "PHONE")["cue"] == (9, 0)
 
 
-def test_prompts_are_named():
+def test_prompts_given_by_name_are_listed_once_and_in_order():
     assert listed("cue, last8,full") == ["last8", "cue"]
     assert listed("full") == []

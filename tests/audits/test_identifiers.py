@@ -214,7 +214,7 @@ def claims(rng: np.random.Generator, *, years: bool, effect: float) -> bool:
 @pytest.mark.parametrize(
     "draws", [8, pytest.param(400, marks=pytest.mark.slow)], ids=["quick", "long"]
 )
-def test_size_and_power_of_the_whole_test(draws):
+def test_the_whole_test_holds_its_level_and_has_power(draws):
     """Formats alone are claimed in 5% at most, memory nearly as often as without."""
 
     def share(**scene: object) -> float:

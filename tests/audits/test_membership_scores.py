@@ -223,7 +223,7 @@ def independent(n1: int, n0: int, tasks: int = 1) -> Design:
     return Design(rows < n1, rows, rows % tasks)
 
 
-def test_label_test():
+def test_labels_that_differ_between_the_sides_have_a_small_p():
     rng = np.random.default_rng(0)
     sides = independent(200, 100, tasks=2)
     alike = rng.integers(0, 3, 300)
@@ -350,7 +350,7 @@ def test_large_sets_are_subsampled(monkeypatch):
 
 
 @pytest.mark.parametrize(("n1", "n0"), [(0, 20), (20, 0), (20, 3), (0, 0)])
-def test_too_few_clusters_for_folds(n1, n0):
+def test_too_few_clusters_for_folds_give_no_blind_score(n1, n0):
     sides = independent(n1, n0)
     texts = ["some words"] * (n1 + n0)
     assert blind(texts, np.zeros(n1 + n0, int), sides, seed=0) is None

@@ -205,7 +205,7 @@ def test_small_tasks_are_left_out(make_world):
     )
 
 
-def test_too_few_rows_everywhere(make_world):
+def test_too_few_rows_everywhere_leave_nothing_estimable(make_world):
     result = run(make_world(members=30, others=10), ours=0.5)
     assert {row.status for row in result.results} == {"not_estimable"}
     assert guard(result, "rows").passed is False
@@ -463,7 +463,7 @@ def test_without_the_blind_classifier_nothing_is_validated(make_world):
     assert row_of(result, "ours", "blind").status == "not_estimable"
 
 
-def test_redacted_manifest(make_world):
+def test_a_redacted_manifest_is_refused(make_world):
     world = make_world(members=40, others=30)
     with pytest.raises(InputError, match="was redacted: .* give the original"):
         mia(world.tables(ours=0.5), redact(world.manifest))

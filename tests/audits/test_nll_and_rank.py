@@ -30,7 +30,7 @@ def audit(case: Any, baseline: str | None = None, **tables: TokenTable) -> Any:
     return rank(scored, case.manifest, baseline=baseline)
 
 
-def test_ties_are_shown(make_case):
+def test_checkpoints_with_tied_ranks_are_named(make_case):
     case = make_case()
     tables = {"tied": ranked(case, 1, ties=3), "sure": ranked(case, 1)}
     (ties_finding,) = (

@@ -192,7 +192,7 @@ def test_counts_labels_and_rows_must_fit(tmp_path):
         read_rows(tmp_path / "none.jsonl")
 
 
-def test_nothing_is_unpickled(tmp_path):
+def test_no_file_of_scores_is_unpickled(tmp_path):
     class Opened:
         def __reduce__(self) -> tuple[Callable[..., object], tuple[str, ...]]:
             return Path(tmp_path / "opened").write_text, ("x",)

@@ -63,7 +63,7 @@ def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it():
     assert claimed(0.1, 1.1) == "nothing_shown"
 
 
-def test_baselines_pair_the_same_seed():
+def test_a_seed_is_compared_with_the_same_seed_of_the_baseline():
     names = ["base", "a[1]", "a[2]", "b[1]", "b[2]", "c"]
     assert baselines_of("b", names) == {"a[1]": "b[1]", "a[2]": "b[2]"}
     assert baselines_of("c", names) == dict.fromkeys(names[1:5], "c")

@@ -130,7 +130,7 @@ def scene(make_case) -> Any:
     return numbers(make_case)
 
 
-def test_sound_setups_pass(scene):
+def test_sound_setups_fail_no_guard(scene):
     manifest, reference = scene
     base = scored(reference, noise=0.0)
     assert failed(manifest, base=base, x=scored(reference)) == {}
@@ -282,7 +282,7 @@ def test_next_to_a_base_that_has_read_the_rows_no_working_model_is_broken(scene)
 
 
 @pytest.mark.parametrize(("more", "fails"), [(2.8, False), (3.2, True)])
-def test_a_model_that_broke(scene, more, fails):
+def test_a_model_that_broke_fails_its_guard(scene, more, fails):
     manifest, reference = scene
     base = scored(reference, noise=0.0)
     broken = scored(reference, change=lambda key: more)

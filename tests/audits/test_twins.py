@@ -176,7 +176,7 @@ def test_a_highest_dose_of_few_groups_costs_no_test(plant):
         (lambda dose: -0.6, "moved"),
     ],
 )
-def test_other_claims(plant, lift, expected):
+def test_each_lift_of_twins_has_its_claim(plant, lift, expected):
     manifest = plant()
     assert claim(run(tables(manifest, one=lift), manifest)) == expected
 

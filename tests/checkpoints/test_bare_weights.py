@@ -108,7 +108,7 @@ def test_an_average_and_the_weights_under_their_own_names_are_refused(
     refused(file, "holds no tensors but counters", base=str(tiny_base))
 
 
-def test_safetensors_legacy_pickles_and_a_folder_with_one_file(
+def test_safetensors_legacy_pickles_and_a_folder_with_one_file_are_opened(
     tuned, tiny_base, tmp_path
 ):
     folder = tmp_path / "run"

@@ -83,7 +83,9 @@ FILES = (
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_fifo_as_a_file(name, tiny_base, make_adapter, copied, tmp_path):
+def test_a_fifo_as_a_file_of_a_checkpoint_is_refused(
+    name, tiny_base, make_adapter, copied, tmp_path
+):
     adapter = name in OF_ADAPTER
     folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
     (folder / name).unlink(missing_ok=True)
@@ -103,7 +105,7 @@ def readers(folder: Path) -> list[Callable[[], object]]:
     ]
 
 
-def test_a_fifo_as_a_file_of_data(tmp_path):
+def test_a_fifo_as_a_file_of_data_is_refused(tmp_path):
     for name in ("x.jsonl", "report.json", "run.json", "train.csv"):
         os.mkfifo(tmp_path / name)
     for read in (
@@ -125,7 +127,9 @@ def test_a_fifo_as_a_file_of_data(tmp_path):
     ],
 )
 @pytest.mark.usefixtures("measured")
-def test_a_file_of_holes(name, tiny_base, make_adapter, copied, tmp_path):
+def test_a_file_of_holes_in_a_checkpoint_is_refused(
+    name, tiny_base, make_adapter, copied, tmp_path
+):
     """``truncate -s 50G config.json``: any size, and nothing on the disk."""
     adapter = name in OF_ADAPTER
     folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
@@ -152,7 +156,7 @@ def test_settings_of_generation_that_are_none(content, said, tiny_base, copied):
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_file_of_holes_as_data(tmp_path):
+def test_a_file_of_holes_as_data_is_refused(tmp_path):
 
     (tmp_path / "stages").mkdir()
     names = ("x.jsonl", "report.json", "run.json", "train.csv", "x.parquet")
@@ -292,7 +296,7 @@ def test_a_mismatch_is_told_before_memory_is_taken(
     assert message in problem_of(folder)
 
 
-def test_buffers_that_no_weights_back(tmp_path):
+def test_buffers_that_no_weights_back_are_refused(tmp_path):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 8}

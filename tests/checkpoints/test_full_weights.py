@@ -93,7 +93,7 @@ def test_a_base_given_as_a_checkpoint_is_compared_with_the_others(merged, tiny_b
     assert "num_hidden_layers (3 here, 2 in " in str(refused.value)
 
 
-def test_a_base_without_a_configuration(merged, tiny_tokenizer, tmp_path):
+def test_a_base_without_a_configuration_is_refused(merged, tiny_tokenizer, tmp_path):
     (tmp_path / "empty").mkdir()
     folder = merged(tiny_tokenizer)
     problem = problem_of(folder, base=tmp_path / "empty")

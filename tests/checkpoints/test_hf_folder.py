@@ -73,7 +73,7 @@ def test_a_device_that_is_not_there(tiny_base):
     assert open_checkpoint(str(tiny_base), device="auto").device == "cpu"
 
 
-def test_shards_and_pickles(base_model, tiny_base, copied):
+def test_shards_and_pickles_hold_the_same_weights(base_model, tiny_base, copied):
     sharded = copied(tiny_base, "sharded")
     (sharded / "model.safetensors").unlink()
     base_model.save_pretrained(sharded, max_shard_size="20KB")
@@ -239,7 +239,9 @@ def test_a_script_that_no_configuration_names_is_not_run(tiny_base, copied, tmp_
     assert not (tmp_path / "ran").exists()
 
 
-def test_trusted_code_runs(tiny_base, base_model, copied, monkeypatch, tmp_path):
+def test_code_of_a_checkpoint_runs_where_it_is_trusted(
+    tiny_base, base_model, copied, monkeypatch, tmp_path
+):
     monkeypatch.setattr(
         "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
     )
@@ -432,7 +434,7 @@ def rounded(model: Any) -> Any:
         "no-such-thing",
     ],
 )
-def test_hub_ids_and_typing_errors(source, monkeypatch, tmp_path):
+def test_an_id_of_the_hub_is_told_from_a_typing_error(source, monkeypatch, tmp_path):
     import huggingface_hub
 
     hosts: list[str] = []
@@ -478,7 +480,7 @@ def test_a_fetched_model_may_be_links_into_the_cache(
         refused(snapshot, "tokenizer_config.json leads out of the folder")
 
 
-def test_the_same_weights_hash_the_same_after_saving_again(
+def test_the_same_weights_have_the_same_digest_after_saving_again(
     tiny_base, base_model, tmp_path
 ):
     base_model.save_pretrained(tmp_path / "again")

@@ -281,7 +281,7 @@ def test_a_value_head_is_left_out_and_noted(head, trained, tmp_path):
     assert any("a value head" in note and "2 tensors" in note for note in loaded.notes)
 
 
-def test_the_whole_wrapped_model_of_ppo(trained, tiny_base, tmp_path):
+def test_the_whole_wrapped_model_of_ppo_is_opened(trained, tiny_base, tmp_path):
     state = {f"pretrained_model.{k}": v for k, v in trained.state_dict().items()}
     state |= {"v_head.summary.weight": torch.ones(1, 32)}
     torch.save(state, tmp_path / "policy.pt")
@@ -416,7 +416,7 @@ def test_a_mask_or_table_with_other_numbers_is_another_model(kind, name, tmp_pat
     refused(folder, f"tensor {name} ")
 
 
-def test_a_gguf_file_beside_its_configuration(
+def test_a_gguf_file_beside_its_configuration_is_opened(
     tiny_base, base_model, tiny_tokenizer, tmp_path
 ):
     pytest.importorskip("gguf", reason="the extra `gguf`")

@@ -424,7 +424,9 @@ def test_weights_beside_an_adapter_are_not_left_out_in_silence(
 
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
-def test_embeddings_in_an_adapter(tiny_base, base_model, make_adapter, tmp_path):
+def test_embeddings_in_an_adapter_must_equal_those_of_the_base(
+    tiny_base, base_model, make_adapter, tmp_path
+):
     folder = make_adapter(tmp_path / "a")
     before = said(opened(folder, base=tiny_base))
     file, name = folder / "adapter_model.safetensors", "model.embed_tokens.weight"

@@ -50,7 +50,7 @@ def test_an_equals_sign_in_an_existing_path_is_no_name():
     assert parse_specs(["a b=c"])[0].paths == ("a b=c",)
 
 
-def test_lists_are_replicates():
+def test_a_list_of_paths_is_read_as_replicates():
     first, two = folder("s1"), folder("s2")
     spec = parse_specs([f"spark=[{first}, {two}]"])[0]
     assert spec == Spec("spark", (first, two), None)

@@ -103,7 +103,7 @@ def test_o_lora_keeps_adapters_in_folders_of_their_own(layout, tiny_base, adapte
         ["Task1_llava_lora", "Task2_llava_lora"],
     ],
 )
-def test_other_ways_to_number(names, layout):
+def test_other_ways_to_number_stages_are_read(names, layout):
     run = layout(*names)
     (run / "logs").mkdir()
     (run / "notes-3.txt").write_text("x")

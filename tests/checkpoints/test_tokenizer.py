@@ -71,7 +71,9 @@ def test_a_class_that_would_add_tokens_is_passed_over(tiny_tokenizer, tmp_path):
     assert any(n.startswith("tokenizer.json as it is") for n in loaded.notes)
 
 
-def test_no_tokenizer_and_damaged_ones(base_model, tiny_base, copied, tmp_path):
+def test_no_tokenizer_and_damaged_ones_are_refused(
+    base_model, tiny_base, copied, tmp_path
+):
     base_model.save_pretrained(tmp_path / "bare")
     message = "has no tokenizer; give its base by --base, or a folder"
     with pytest.raises(CheckpointError, match=message):

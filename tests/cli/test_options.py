@@ -159,7 +159,7 @@ def test_no_variable_trusts_the_code_of_a_checkpoint(requests, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_completes(shell):
+def test_the_shell_completes_options_and_audits(shell):
     script = command_app([*AUDITS, "all"]).generate_completion(shell=shell)
     assert all(word in script for word in ("--skip", "noise", "manifest"))
 

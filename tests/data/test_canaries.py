@@ -64,7 +64,7 @@ def context(part, *, before="It rose. ", after=" Then fell.", format="login"):
         ("ADDRESS", r"\d{1,4} \w+ \w+, \w+ville, [A-Z]{2} \d{5}"),
     ],
 )
-def test_forms(type, form):
+def test_drawn_identifiers_have_the_form_of_their_type(type, form):
     rng = np.random.default_rng(0)
     drawn = [draw(type, rng, 1)[0] for _ in range(300)]
     assert all(re.fullmatch(form, text) for text in drawn)
@@ -97,7 +97,7 @@ def test_nothing_drawn_is_anybodys():
         ("ssn", lambda text: text[-1], "0123456789"),
     ],
 )
-def test_parts_are_uniform(part, feature, values):
+def test_every_value_of_a_part_is_drawn_equally_often(part, feature, values):
     counts = Counter(feature(draw_parts(seed)[part]) for seed in range(4000))
     if values is None:  # initials are as frequent as in the list, each name once
         known = Counter(name[0] for name in canaries.choices_by_type()["NAME"][1])
@@ -125,7 +125,7 @@ def test_render_tells_where_the_parts_stand(format):
     }
 
 
-def test_unknown_format():
+def test_an_unknown_format_is_refused():
     with pytest.raises(InputError, match="'x' is unknown; choose one of: login"):
         render("x", PARTS_OF)
 
@@ -134,7 +134,7 @@ def row(text, spans, canary=None):
     return Example("a", "t", text, " ok", "train", "a", tuple(spans), canary)
 
 
-def test_canary_ranges():
+def test_ranges_of_a_canary_hold_its_parts():
     text, spans = render("reset", PARTS_OF)
     moved = [
         Span(s.start + 3, s.end + 3, s.type, s.origin, s.part) for s in spans.values()

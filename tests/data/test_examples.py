@@ -165,7 +165,7 @@ def test_python_refuses_what_a_file_refuses_in_the_same_words(tmp_path, change):
         ({"canary": "Ann"}, "field 'canary' (input should be a dict"),
     ],
 )
-def test_bad_fields(tmp_path, change, message):
+def test_a_bad_field_is_refused_by_its_name(tmp_path, change, message):
     path = file_of(tmp_path, ROW, {**ROW, "id": "b", **change})
     assert refusal(path).startswith(f"{path}:2: {message}")
 
@@ -194,7 +194,7 @@ def test_bad_fields(tmp_path, change, message):
         ({SECRET: 1}, "field 'spans[1]' (a key that is not known"),
     ],
 )
-def test_bad_spans(tmp_path, span, message):
+def test_a_bad_span_is_refused_by_its_field(tmp_path, span, message):
     good = {"start": 11, "end": 14, "type": "NAME"}
     bad = {"start": 11} if span == {"start": 11} else {**good, **span}
     row = {**ROW, "spans": [{"start": 0, "end": 4, "type": "ID"}, bad]}
@@ -216,19 +216,19 @@ def test_bad_spans(tmp_path, span, message):
         (b'{"id": ' + b"1" * 5000 + b"}", "2: contains NaN, Infinity, a number"),
     ],
 )
-def test_bad_lines(tmp_path, line, message):
+def test_a_bad_line_is_refused_by_its_number(tmp_path, line, message):
     path = file_of(tmp_path, ROW, line, {**ROW, "id": "c"})
     assert refusal(path).startswith(f"{path}:{message}")
 
 
-def test_byte_order_mark(tmp_path):
+def test_a_byte_order_mark_of_utf_8_is_read_over_and_others_are_refused(tmp_path):
     line = json.dumps(ROW).encode()
     assert read_examples(file_of(tmp_path, b"\xef\xbb\xbf" + line))
     path = file_of(tmp_path, b"\xff\xfe" + line)
     assert refusal(path).startswith(f"{path}: is not UTF-8")
 
 
-def test_empty_file(tmp_path):
+def test_an_empty_file_is_refused(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_bytes(b"")
     assert refusal(path) == f"{path}: is empty; {EMPTY_FIX}"

@@ -224,7 +224,7 @@ def test_numbers_and_truth_values_become_text_as_json_writes_them(tmp_path):
     assert [row.response.strip() for row in rows] == expected
 
 
-def test_parquet_of_numbers_truth_values_categories_and_views(tmp_path):
+def test_parquet_of_numbers_truth_values_categories_and_views_is_read(tmp_path):
     path = tmp_path / "x.parquet"
     for label, expected in (
         (pa.array([0.0, 1.0, 2.0, 3.0]), ["0.0", "1.0", "2.0", "3.0"]),

@@ -49,7 +49,7 @@ def check_two(rows, *, ids=("r1", "r2")):
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_csv(tmp_path, mark, delimiter):
+def test_csv_is_read_with_any_delimiter(tmp_path, mark, delimiter):
     text = f"id{delimiter}text{delimiter}label\r\n"
     for row in ROWS:
         text += delimiter.join(f'"{value}"' for value in row.values()) + "\r\n"
@@ -66,7 +66,7 @@ def test_csv_with_line_ends_quotes_and_long_cells(tmp_path):
     assert [row.prompt for row in rows] == ['one "x"\ntwo', long]
 
 
-def test_parquet(tmp_path):
+def test_parquet_is_told_by_its_content(tmp_path):
     source = tmp_path / "x.bin"  # told by content, not by name
     pq.write_table(pa.Table.from_pylist(ROWS), source)
     check_two(import_examples(source, task="t", split="train", template=TEMPLATE))
@@ -91,7 +91,7 @@ def test_parquet_that_grows_or_holds_no_text(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["auto", "trace"])
-def test_trace(tmp_path, format):
+def test_rows_of_trace_are_read(tmp_path, format):
     source = tmp_path / "train.json"
     source.write_text(json.dumps([{"prompt": "Is it?", "answer": "yes"}] * 2))
     rows = import_examples(source, task="t", split="train", format=format)
@@ -100,7 +100,7 @@ def test_trace(tmp_path, format):
     assert rows[0].template is None
 
 
-def test_olora(tmp_path):
+def test_rows_of_olora_are_read(tmp_path):
     source = tmp_path / "dev.json"
     source.write_text(json.dumps([{"label": "good", "sentence": "It was."}]))
     (row,) = import_examples(
@@ -128,7 +128,7 @@ def saved(folder, *, parts):
 
 
 @pytest.mark.parametrize("format", ["auto", "datasets"])
-def test_datasets_folder(tmp_path, format):
+def test_a_folder_of_datasets_is_read(tmp_path, format):
     source = saved(tmp_path / "d", parts=())
     ids = ("t-train-000001", "t-train-000002")
     check_two(
@@ -192,7 +192,7 @@ def stream(path, columns, told=b"{}"):
     return path
 
 
-def test_arrow_of_more_rows_than_bytes(tmp_path):
+def test_arrow_of_more_rows_than_bytes_is_refused_unless_it_holds_them(tmp_path):
     source = stream(tmp_path / "x.arrow", {"n": pa.nulls(50_000_000)})
     assert "is not readable as Parquet or Arrow" in refusal(source, split="train")
     source = stream(source, {"prompt": [f"row {i}" for i in range(3000)]})
@@ -287,7 +287,7 @@ def test_own_rows_are_copied_exactly(tmp_path):
         ("Label:", "\nyes", "Label:\nyes"),
     ],
 )
-def test_one_blank_before_the_response(tmp_path, prompt, response, text):
+def test_one_blank_stands_before_the_response(tmp_path, prompt, response, text):
     source = lines(tmp_path / "x.jsonl", [{"prompt": prompt, "response": response}])
     (row,) = import_examples(source, task="t", split="train")
     assert row.text == text
@@ -325,7 +325,7 @@ def test_spans_of_a_templates_only_column_are_moved_with_it(tmp_path):
     assert "only column" in refusal(source, split="train", template="{body}!", **same)
 
 
-def test_column_map(tmp_path):
+def test_columns_are_taken_as_they_are_mapped(tmp_path):
     rows = [{"q": "Is it?", "a": 1, "user": 7, "part": "validation", "id": "x"}]
     (row,) = import_examples(
         lines(tmp_path / "x.jsonl", rows),
@@ -379,7 +379,7 @@ def test_field_of_a_template_is_the_whole_name_of_a_column(tmp_path):
         ("{text}\\", "a backslash"),
     ],
 )
-def test_bad_templates(tmp_path, template, message):
+def test_a_bad_template_is_refused_with_its_fault(tmp_path, template, message):
     source = lines(tmp_path / "x.jsonl")
     got = refusal(source, split="train", template=template)
     assert got.startswith(
@@ -411,7 +411,7 @@ def test_folder_gives_the_split(tmp_path, name):
     assert [(row.id, row.split) for row in rows] == [("r2", "train"), ("r1", "test")]
 
 
-def test_splits_that_disagree(tmp_path):
+def test_splits_that_disagree_are_refused(tmp_path):
     lines(tmp_path / "train.jsonl")
     assert refusal(tmp_path, split="test").endswith(
         "train.jsonl:1: field 'split' is one thing by the option and another by file"
@@ -467,7 +467,7 @@ def test_a_single_file_gives_its_split(tmp_path, name, split):
         ),
     ],
 )
-def test_bad_rows(tmp_path, row, message):
+def test_a_bad_row_is_refused_by_its_field(tmp_path, row, message):
     source = lines(tmp_path / "x.jsonl", [ROWS[0], row])
     assert refusal(source, split="train").startswith(f"SOURCE:2: {message}")
 
@@ -492,13 +492,13 @@ def test_bad_rows(tmp_path, row, message):
         (b'{"text": "Rates', "SOURCE:1: is not JSON (column 10); its end is missing"),
     ],
 )
-def test_bad_files(tmp_path, content, message):
+def test_a_bad_file_is_refused_by_its_place(tmp_path, content, message):
     source = tmp_path / "data"
     source.write_bytes(content)
     assert refusal(source, split="train").startswith(message)
 
 
-def test_source_and_options(tmp_path):
+def test_a_wrong_source_or_option_is_refused_by_its_name(tmp_path):
     assert refusal(tmp_path / "no") == (
         "SOURCE: there is no such file or folder; give a file or a folder (a data set"
         " on the hub is written hf:OWNER/NAME[:CONFIG])"
@@ -530,7 +530,7 @@ def test_ids_that_stand_twice(tmp_path):
 # --- lines of text, rows without a response, files of any size ------------------------
 
 
-def test_lines_of_text(tmp_path):
+def test_each_line_of_a_text_file_is_a_row(tmp_path):
     source = tmp_path / "train_mails.txt"
     source.write_text("\ufeffRates rose, Ann said.\n\n  We saw them fall. \r\n")
     rows = import_examples(source, task="t")

@@ -175,7 +175,7 @@ def test_each_canary_stands_once_in_each_task(injected):
     )
 
 
-def test_dose_ladder():
+def test_each_canary_stands_in_as_many_rows_as_its_dose():
     rows = stream(train=400, test=100)
     after, report = inject(rows, seed=0, canaries=8, doses=[1, 4, 16, 64])
     assert report.planted == {1: 2, 4: 2, 16: 2, 64: 2}
@@ -187,7 +187,7 @@ def test_dose_ladder():
     assert abs(by_task["t"] - by_task["u"]) <= 1
 
 
-def test_no_more_than_a_third_of_the_rows():
+def test_no_more_than_a_third_of_the_rows_holds_canaries():
     after, report = inject(stream(train=20, test=10), seed=0, canaries=50, rate=1)
     assert report.planted == {2: 6}
     assert report.held_out == 3
@@ -333,13 +333,13 @@ def test_nothing_is_put_into_spans_wording_or_response(
         ({"doses": [0, 1]}, "option --doses: [0, 1] are below 1"),
     ],
 )
-def test_bad_options(options, message):
+def test_a_bad_option_is_refused_by_its_name(options, message):
     with pytest.raises(InputError) as caught:
         inject(stream(train=3, test=3), seed=0, **options)
     assert str(caught.value).startswith(message)
 
 
-def test_bad_rows(injected):
+def test_rows_that_hold_injected_identifiers_are_refused(injected):
     _, after, _ = injected
     with pytest.raises(InputError, match="holds injected identifiers already; inject"):
         inject(after, seed=0)

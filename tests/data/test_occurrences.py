@@ -118,7 +118,7 @@ def test_sensitivity_is_the_equation():
     np.testing.assert_allclose(got, np.clip(want, 0, 1), rtol=1e-14)
 
 
-def test_overrides_and_their_order():
+def test_masks_override_the_likelihood_in_their_order():
     got = sensitivity(
         [1.0, 1.0, 1.0, 1.0],
         np.zeros(4),

@@ -139,7 +139,7 @@ HITS = [
 
 
 @pytest.mark.parametrize(("type", "text", "value"), HITS)
-def test_must_hit(type, text, value):
+def test_each_identifier_is_found_with_its_type(type, text, value):
     assert found(text) == [(type, value)]
 
 
@@ -235,7 +235,7 @@ MISSES = [
 
 
 @pytest.mark.parametrize("text", MISSES)
-def test_must_not_hit(text):
+def test_what_is_no_identifier_is_not_found(text):
     assert found(text) == []
 
 
@@ -264,7 +264,7 @@ def test_identifiers_stand_in_the_order_of_the_text():
     assert [span.start for span in spans] == [3, 16, 33]
 
 
-def test_own_patterns_win():
+def test_own_patterns_win_over_the_built_in_ones():
     text = "order ORD-1234567 of Mr. Lee, SSN 078-05-1120"
     patterns = {"ORDER": r"ORD-\d{7}", "CASE": r"\d{3}-05-\d{4}|x*"}
     assert found(text, patterns=patterns) == [
@@ -302,7 +302,7 @@ def test_codes_of_no_type_are_counted():
     assert (result.unknown_codes, result.code_rows) == (3, 2)
 
 
-def test_existing_spans_win():
+def test_existing_spans_win_over_found_ones():
     text = "Dr. Ann Lee, 212-555-0147"
     known_spans = [Span(4, 7, "OTHER", "injected")]
     (row,) = annotate([example("row", text, spans=tuple(known_spans))])
@@ -373,7 +373,7 @@ def test_no_number_of_real_text_is_an_identifier(task):
 # --- detectors ------------------------------------------------------------------------
 
 
-def test_unknown_detector():
+def test_an_unknown_detector_is_refused():
     with pytest.raises(InputError, match="'nlp' is unknown; choose one of: rules"):
         marked("x", detector="nlp")
 

@@ -36,7 +36,7 @@ def _there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_tab(tmp_path):
+def test_the_recipe_of_tab_gives_its_rows_and_spans(tmp_path):
     text = "PROCEDURE\n\nMr Ed Roe (no. 36244/06) wrote.\nHe won on 4 May 2006."
 
     def mention(of, type, mask):
@@ -74,7 +74,7 @@ def test_tab(tmp_path):
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_ai4privacy(tmp_path, as_text):
+def test_the_recipe_of_ai4privacy_gives_its_rows_and_spans(tmp_path, as_text):
     text = "Ann, passport 912345678, call 0123 456"
     marks = [
         {"value": v, "start": text.index(v), "end": text.index(v) + len(v), "label": n}
@@ -98,7 +98,7 @@ def test_ai4privacy(tmp_path, as_text):
     ]
 
 
-def test_panorama(tmp_path):
+def test_the_recipe_of_panorama_splits_by_person(tmp_path):
     rows = pd.DataFrame(
         {
             "id": [f"p{i % 20}" for i in range(60)],
@@ -119,7 +119,7 @@ def test_panorama(tmp_path):
     assert marked(got[7]) == [("ann7@example.org", "EMAIL")]
 
 
-def test_mail_folders(tmp_path):
+def test_the_recipe_of_mail_folders_gives_each_mail_with_text(tmp_path):
     head = "From: ann.lee@example.com\nSubject: Lunch\nContent-Type: text/plain; "
     for name, mail in (
         ("lee-a/sent/1.", head + "charset=us-ascii\n\nCall me at 212-555-0142.\n"),

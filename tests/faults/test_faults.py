@@ -185,7 +185,9 @@ def test_damaged_files_are_told_or_make_no_difference(commands, fresh):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inject", "build", "audit", "train", "relearn"])
-def test_the_same_command_at_once(name, commands, fresh):
+def test_the_same_command_several_times_at_once_does_its_work_once(
+    name, commands, fresh
+):
     """One of them at least does its work; another one does it, too, or is refused."""
     expected = left(undisturbed(commands, fresh, name))
     folder = fresh(name)

@@ -38,7 +38,7 @@ def check(
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_a_command_killed_at_some_file_operations(name, commands, fresh):
+def test_a_command_killed_at_some_file_operations_resumes(name, commands, fresh):
     def choose(rng: random.Random, operations: int) -> list[int]:
         return rng.sample(range(1, operations + 1), FEW[name])
 
@@ -47,7 +47,7 @@ def test_a_command_killed_at_some_file_operations(name, commands, fresh):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LINES)
-def test_a_command_killed_at_every_nth_file_operation(name, commands, fresh):
+def test_a_command_killed_at_every_nth_file_operation_resumes(name, commands, fresh):
     every = int(os.environ.get("FAULTS_EVERY", EVERY[name]))
 
     def choose(rng: random.Random, operations: int) -> list[int]:

@@ -271,7 +271,7 @@ def test_a_digest_is_no_signature(number, scene):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_mutants(family, scene, capfd):
+def test_mutants_are_read_rightly_or_refused_in_one_line(family, scene, capfd):
     failures = [tried(family, number, scene, capfd) for number in numbers(family)]
     assert not [failure for failure in failures if failure]
 
@@ -279,6 +279,6 @@ def test_mutants(family, scene, capfd):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_many_mutants(family, scene, capfd):
+def test_many_mutants_are_read_rightly_or_refused_in_one_line(family, scene, capfd):
     failures = [tried(family, n, scene, capfd) for n in numbers(family, times=LONG)]
     assert not [failure for failure in failures if failure]

@@ -123,7 +123,7 @@ def test_a_name_must_say_its_format(tmp_path):
         read_manifest(tmp_path)
 
 
-def test_tables_are_sequences(manifest, small):
+def test_tables_behave_as_sequences_of_rows(manifest, small):
     rows = list(manifest.examples)
     found = Records.pack(ManifestExample, iter(rows), name="examples")
     assert len(found) == len(rows)

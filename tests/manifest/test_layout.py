@@ -162,7 +162,7 @@ def plain(
     }
 
 
-def test_covariates_of_every_window(small):
+def test_covariates_of_every_window_are_those_of_plain_loops(small):
     rows, texts, table = small
     places = [
         (i, start, length)

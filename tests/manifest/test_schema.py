@@ -146,7 +146,7 @@ def test_a_malformed_field_is_named_and_no_text_shown(file):
 # --- arrays ---------------------------------------------------------------------------
 
 
-def test_arrays_of_an_example(manifest):
+def test_arrays_of_an_example_are_those_of_its_lists(manifest):
     example = manifest.by_id["row-0"]
     assert example.reference_micronats.tolist() == [
         -1 if u is None else u for u in example.reference_unll

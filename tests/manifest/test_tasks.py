@@ -156,7 +156,7 @@ def test_rows_that_cannot_be_asked(make_tokenizer, reference):
 # --- labels ---------------------------------------------------------------------------
 
 
-def test_labels_as_they_tokenise_behind_the_prompt(reference):
+def test_labels_are_tokenised_as_they_stand_behind_the_prompt(reference):
     answers = (" good", " bad", " very good", " very bad", " good")
     made = task_manifest(
         [make_example(f"r{i}", f"Text {i}. Label:", a) for i, a in enumerate(answers)],

@@ -62,7 +62,7 @@ def states(found: Any) -> list[tuple[str, str]]:
         ),
     ],
 )
-def test_rules_are_read(text, figure, operator, bound, checkpoint):
+def test_a_rule_is_read_into_its_parts(text, figure, operator, bound, checkpoint):
     rule = parse_rule(text)
     assert "|".join((rule.audit, rule.metric, rule.variant, rule.field)) == figure
     assert (rule.operator, rule.bound) == (operator, bound)

@@ -470,7 +470,7 @@ def test_a_link_inside_the_page_keeps_what_was_chosen(open_page):
 
 
 @in_browser
-def test_dark_and_light(open_page):
+def test_the_page_follows_the_colour_scheme_and_prints_on_white(open_page):
     paper = "getComputedStyle(document.body).backgroundColor"
     light, dark = (open_page(color_scheme=scheme).page for scheme in ("light", "dark"))
     assert light.evaluate(paper) == "rgb(255, 255, 255)"

@@ -112,7 +112,7 @@ def test_one_canary_fewer_than_needed_does_not_do(epsilon, delta):
         assert (p <= 0.05) == enough
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command_ends_by_whether_epsilon_is_contradicted(tmp_path, capsys):
     write_text(tmp_path / "report.json", report(x=(100, 3, {})).model_dump_json())
     call = ["epsilon", str(tmp_path), "--claims"]
     assert run([*call, "1", "--delta", "1e-5"]) == 1

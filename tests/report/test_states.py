@@ -165,7 +165,7 @@ def test_no_smaller_effect_is_shown_to_be_detectable(mde):
         ([], "NOT TESTED"),
     ],
 )
-def test_states(claims, state):
+def test_the_state_follows_from_the_claims(claims, state):
     findings = [finding(audit, "a", claim) for audit, claim in claims]
     states_by_name = {
         state.name: state for state in checkpoint_states(report(*findings))

@@ -14,7 +14,7 @@ from spark_audit.scoring.answers import begins_with, normalised
         ("", ""),
     ],
 )
-def test_normalised(text, expected):
+def test_answers_are_normalised_to_plain_words(text, expected):
     assert normalised(text) == expected
 
 

@@ -193,7 +193,7 @@ def test_unusable_rows_take_no_part():
     [({}, True), ({"target_modules": ["q_proj", "lm_head"]}, False)],
     ids=["attention", "lora on the head"],
 )
-def test_adapters(settings, own):
+def test_an_adapter_scores_candidates_as_its_model_does(settings, own):
     model = adapted(make_model("llama"), **settings)
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
     scored = score(loaded, SETS, passes=[KIND])

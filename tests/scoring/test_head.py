@@ -85,7 +85,7 @@ def test_every_column_is_the_float64_one(vocabulary):
     assert_equal(reduced(logits, targets), naive(logits, targets, usable))
 
 
-def test_sd_of_hard_distributions():
+def test_sd_is_right_for_hard_distributions():
     rng = np.random.default_rng(1)
     vocabulary = 9000
     rows = []

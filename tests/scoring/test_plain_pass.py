@@ -58,7 +58,7 @@ def assert_fits(
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2", "gemma2"])
-def test_tied_and_untied_heads(kind, tied):
+def test_tied_and_untied_heads_have_the_figures_of_log_softmax(kind, tied):
     model = build(kind, tie_word_embeddings=tied)
     same = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert same == tied
@@ -91,7 +91,7 @@ def test_nuclei_are_a_pass_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["babyllama-1m", "english-5m"])
-def test_real_weights(name, shared_models):
+def test_real_weights_have_the_figures_of_log_softmax(name, shared_models):
     folder = shared_models / name
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -181,7 +181,7 @@ def test_the_self_test_catches_a_model_that_changes_its_logits():
     ],
     ids=["attention", "lora on the head", "head saved whole"],
 )
-def test_adapters(settings, own):
+def test_an_adapter_scores_texts_as_its_model_does(settings, own):
     model = adapted(build("llama"), **settings)
     items = make_items(LENGTHS)
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))

@@ -103,7 +103,7 @@ def test_a_matrix_has_only_the_figures_that_its_shape_allows(stages, tasks, name
 
 
 @pytest.mark.parametrize("metric", list(ACCURACY_METRICS))
-def test_stratified_jackknife_by_hand(metric):
+def test_the_stratified_jackknife_is_that_by_hand(metric):
     answers = made([9, 14, 11], stages=3, seed=1)
     estimate = accuracy_estimate(answers, metric)
     value = accuracy_metrics(answers.matrix())[metric]

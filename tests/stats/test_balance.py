@@ -21,7 +21,7 @@ samples = st.lists(
 ).map(np.array)
 
 
-def test_worked_example():
+def test_the_worked_example_has_its_figures():
     sd = PII.std(ddof=1)
     assert smd(PII, OTHER, sd=sd) == pytest.approx(0.774597, abs=1e-6)
     assert smd(PII, OTHER, sd=2.0) == 0.5
@@ -31,7 +31,7 @@ def test_worked_example():
 
 
 @given(samples, samples)
-def test_distances_of_distributions(a, b):
+def test_distances_of_distributions_are_those_of_plain_loops(a, b):
     plain = [abs(np.mean(a <= x) - np.mean(b <= x)) for x in [*a, *b]]
     assert ecdf_mean(a, b) == pytest.approx(np.mean(plain))
     assert ecdf_max(a, b) == pytest.approx(
@@ -50,12 +50,12 @@ def test_distances_of_distributions(a, b):
         ([1.0, 2.0], [np.inf, 2.0], "values that are not finite"),
     ],
 )
-def test_smd_without_a_value(a, b, reason):
+def test_smd_is_not_estimable_without_a_value(a, b, reason):
     with pytest.raises(NotEstimableError, match=f"^{reason}$"):
         smd(np.array(a), np.array(b), sd=np.ptp(a) if a else 1.0)
 
 
-def test_wrong_arguments():
+def test_a_variance_ratio_to_a_constant_is_not_estimable():
     with pytest.raises(NotEstimableError, match="constant"):
         variance_ratio(PII, np.full(3, 0.1))
     with pytest.raises(NotEstimableError, match="constant"):
@@ -109,7 +109,7 @@ def test_rows_leave_out_what_is_missing_and_say_so():
         assert all(np.isfinite(v) for v in row.values() if isinstance(v, float))
 
 
-def test_effective_clusters():
+def test_effective_clusters_are_kishs_number():
     assert effective_clusters([3, 3, 3]) == 3
     assert effective_clusters([5, 0]) == 1
     assert effective_clusters(np.array([4, 2, 1, 1])) == pytest.approx(64 / 22)

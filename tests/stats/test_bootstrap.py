@@ -8,7 +8,7 @@ from spark_audit.stats.sign_flips import max_t
 
 class TestClusterSums:
     @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-9, 9)), min_size=1))
-    def test_equals_a_loop(self, rows):
+    def test_sums_equal_those_of_a_loop(self, rows):
         codes = [c for c, _ in rows]
         values = np.array([[v, 2.0 * v] for _, v in rows])
         expected = np.zeros((8, 2))
@@ -68,7 +68,7 @@ class TestMedianReplicates:
             else:
                 assert np.isnan(median)
 
-    def test_no_values(self):
+    def test_medians_of_no_values_are_nan(self):
         weights = draw_weights(2, replicates=3, seed=0)
         medians = median_replicates(weights, [], np.array([], dtype=int))
         assert np.isnan(medians).all()

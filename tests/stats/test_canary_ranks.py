@@ -26,7 +26,7 @@ RANKS = [1, 5, 10, 100, 200, 256, 300, 400, 450, 512]
 
 class TestRanks:
     @given(st.lists(st.integers(0, 6), min_size=2, max_size=30), st.data())
-    def test_equals_sorting(self, values, data):
+    def test_the_rank_equals_that_of_sorting(self, values, data):
         true = data.draw(st.integers(0, len(values) - 1))
         rank, ties = candidate_rank(values, true)
         assert rank == stats.rankdata(values, "min")[true]
@@ -46,7 +46,7 @@ class TestRanks:
 
 
 class TestExposure:
-    def test_lower_tail_mirrors_it(self):
+    def test_the_lower_tail_mirrors_the_upper_one(self):
         mirrored = N + 1 - np.array(RANKS)
         np.testing.assert_array_equal(
             lower_tail_exposure(RANKS, N), exposure_bits(mirrored, N)
@@ -54,7 +54,7 @@ class TestExposure:
         assert lower_tail_exposure(N, N) == 9.0
 
     @pytest.mark.parametrize("rank", [0, 0.5, 513])
-    def test_refuses_no_rank(self, rank):
+    def test_what_is_no_rank_is_refused(self, rank):
         with pytest.raises(ValueError, match="^a rank is not between 1 and"):
             exposure_bits(rank, N)
 
@@ -105,7 +105,7 @@ class TestNull:
         expected = np.log2(n) - gammaln(n + 1) / n / np.log(2), bits.std()
         np.testing.assert_allclose(null_moments(n), expected, rtol=1e-8, atol=1e-9)
 
-    def test_bands_of_50_canaries(self):
+    def test_bands_of_50_canaries_are_as_calculated(self):
         ranks, bits = null_mean([N] * 50, of="rank"), null_mean([N] * 50)
         assert ranks.band() == pytest.approx((215.5, 297.5), abs=0.1)
         assert bits.band() == pytest.approx((1.065, 1.845), abs=2e-3)
@@ -132,7 +132,7 @@ class TestNull:
         assert 0 < estimate.above(9.0) <= 1e-11
         assert estimate.above(-1.0) == pytest.approx(1.0, abs=1e-12)
 
-    def test_refuses(self):
+    def test_a_null_without_candidates_is_refused(self):
         with pytest.raises(ValueError, match="^n_candidates must have shape"):
             null_mean([])
         with pytest.raises(ValueError, match="^a rank needs at least 2 candidates$"):
@@ -150,7 +150,7 @@ class TestTopK:
     )
 
     @pytest.mark.parametrize(("k", "tails"), CHANCES)
-    def test_chance_of_hits(self, k, tails):
+    def test_the_chance_of_hits_is_binomial(self, k, tails):
         for hits, p in tails.items():
             ranks = [1] * hits + [N] * (50 - hits)
             estimate = top_k(ranks, k=k, n_candidates=N)
@@ -171,7 +171,7 @@ class TestTopK:
     def test_too_few_canaries_find_nothing(self):
         assert top_k_mde(1, k=40, n_candidates=N) is None
 
-    def test_refuses(self):
+    def test_top_k_without_ranks_or_with_a_wrong_k_is_refused(self):
         with pytest.raises(ValueError, match="^k must lie between 1 and"):
             top_k([1], k=0, n_candidates=N)
         with pytest.raises(ValueError, match="^there is no rank$"):

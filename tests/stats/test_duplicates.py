@@ -75,7 +75,7 @@ def variants(
         ("", ""),
     ],
 )
-def test_normalise(text, normal):
+def test_texts_are_normalised_to_plain_words(text, normal):
     assert normalise_text(text) == normal
 
 
@@ -84,7 +84,7 @@ def test_normalise(text, normal):
 )
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_equals_brute_force(threshold, n, n_worlds):
+def test_groups_equal_those_of_brute_force(threshold, n, n_worlds):
     rng = np.random.default_rng([n, int(10 * threshold)])
     n_found = 0
     for _ in range(n_worlds):
@@ -115,7 +115,7 @@ def test_small_blocks_change_nothing(monkeypatch):
     assert_groups(texts, 0.5, 2, expected)
 
 
-def test_threshold_is_inclusive():
+def test_texts_at_the_threshold_are_duplicates():
     # 8 words: four 5-grams; one more word: five, of which four are shared: 0.8.
     eight = "a b c d e f g h"
     assert duplicate_groups([eight, eight + " i"]).tolist() == [0, 0]

@@ -33,7 +33,9 @@ class TestCandidateGuess:
             (10, 50, 6.7007),
         ],
     )
-    def test_of_50_canaries_among_512(self, k, hits, epsilon):
+    def test_the_bound_of_50_canaries_among_512_is_as_calculated(
+        self, k, hits, epsilon
+    ):
         bound = candidate_guess_bound(hits, 50, n_candidates=N, k=k)
         assert bound.canary == pytest.approx(epsilon, abs=5e-5)
 
@@ -49,7 +51,7 @@ class TestCandidateGuess:
         assert bound.canary_add_remove == bound.canary / 2
         assert bound.record_add_remove == bound.canary / 12
 
-    def test_refuses(self):
+    def test_a_bound_by_guesses_refuses_impossible_counts(self):
         for options in ({"k": 0}, {"k": N}, {"rows": 0}):
             with pytest.raises(ValueError, match="^candidate_guess_bound needs"):
                 candidate_guess_bound(1, 5, n_candidates=N, **options)
@@ -119,7 +121,9 @@ class TestOneRun:
             (1000, 1000, 560, 0.0, 0.13450),
         ],
     )
-    def test_equals_published_code(self, coins, guesses, correct, delta, epsilon):
+    def test_the_bound_equals_that_of_published_code(
+        self, coins, guesses, correct, delta, epsilon
+    ):
         found = one_run_bound(correct, guesses, coins, delta=delta).canary
         assert found == pytest.approx(epsilon, abs=5e-6)
 
@@ -161,7 +165,7 @@ class TestOneRun:
     def test_half_of_the_coins_are_guessed(self):
         assert [declared_guesses(n) for n in (1, 2, 50, 51)] == [1, 1, 25, 26]
 
-    def test_refuses(self):
+    def test_a_bound_of_one_run_refuses_impossible_counts(self):
         with pytest.raises(ValueError, match="^delta must lie"):
             one_run_bound(1, 5, 9, delta=1.0)
         for call in (one_run_bound, one_run_mu):

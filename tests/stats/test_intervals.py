@@ -114,7 +114,9 @@ class TestJackknife:
             ([1.0, 1.0], [np.inf, 1.0], "a sum is NaN or infinite"),
         ],
     )
-    def test_not_estimable(self, num, den, message):
+    def test_without_two_clusters_or_with_nan_nothing_is_estimable(
+        self, num, den, message
+    ):
         for function in (jackknife_t, jackknife_values):
             with pytest.raises(NotEstimableError, match=f"^{message}$"):
                 function(num, den)
@@ -129,7 +131,7 @@ class TestBootstrapIntervals:
     REPLICATES = ratio_replicates(WEIGHTS, NUM, DEN)
 
     @pytest.mark.parametrize("level", [0.8, 0.95])
-    def test_limits_are_scipys(self, level):
+    def test_percentile_limits_are_those_of_scipy(self, level):
         result = stats.bootstrap(
             (NUM, DEN),
             pooled_ratio,
@@ -166,12 +168,12 @@ class TestBinomialIntervals:
         assert limits[0] == pytest.approx(low, rel=1e-9)
 
     @pytest.mark.parametrize(("x", "n"), [(-1, 5), (6, 5), (0, 0), (np.nan, 5)])
-    def test_clopper_pearson_refuses(self, x, n):
+    def test_clopper_pearson_refuses_impossible_counts(self, x, n):
         message = "^clopper_pearson needs 0 <= x <= n and n > 0$"
         with pytest.raises(ValueError, match=message):
             clopper_pearson(x, n)
 
-    def test_korn_graubard_example(self):
+    def test_the_example_of_korn_graubard_has_its_limits(self):
         estimate = rate_estimate(EVENTS, TRIALS)
         assert estimate.interval == "korn-graubard"
         assert (estimate.low, estimate.high) == pytest.approx(
@@ -255,7 +257,7 @@ class TestRateEstimate:
             max_size=12,
         )
     )
-    def test_any_counts(self, rows):
+    def test_any_counts_have_a_rate_between_its_limits_or_none(self, rows):
         events = [e for e, _ in rows]
         trials = [t for _, t in rows]
         estimate = rate_estimate(events, trials)
@@ -267,7 +269,7 @@ class TestRateEstimate:
         assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
         assert estimate.high > estimate.low
 
-    def test_missing(self):
+    def test_a_rate_of_fewer_than_two_clusters_is_missing(self):
         assert rate_estimate([], []) == Estimate.missing(NONE)
         assert rate_estimate([1], [2]) == Estimate.missing(ONE, n=2, clusters=1)
 
@@ -297,7 +299,7 @@ class TestMedianEstimate:
         assert (estimate.value, estimate.interval) == (1.0, "none")
         assert estimate.note == "resamples agree: no percentile interval"
 
-    def test_missing(self):
+    def test_a_median_of_fewer_than_two_clusters_is_missing(self):
         drawn, none = np.ones(9), np.array([], dtype=int)
         assert median_estimate([], none, replicates=drawn) == Estimate.missing(NONE)
         assert median_estimate([1.0], [1], replicates=drawn) == Estimate.missing(
@@ -357,7 +359,7 @@ class TestCoverage:
 
     @pytest.mark.parametrize("clusters", [51, 20, 10])
     @pytest.mark.parametrize(("design", "least"), LEAST)
-    def test_delta_sel(self, clusters, design, least):
+    def test_intervals_of_delta_sel_cover_the_truth(self, clusters, design, least):
         rng = np.random.default_rng(clusters)
         hits = {"jackknife-t": 0, "percentile": 0}
         for _ in range(self.SIMULATIONS):
@@ -373,7 +375,7 @@ class TestCoverage:
         assert hits["percentile"] < coverage
 
     @pytest.mark.parametrize("clusters", [51, 20, 10])
-    def test_rare_rate(self, clusters):
+    def test_intervals_of_a_rare_rate_cover_the_truth(self, clusters):
         rng = np.random.default_rng(clusters)
         rate, rho = 0.021, 0.1
         hits = {"decision": 0, "jackknife-t": 0}

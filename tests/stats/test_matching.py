@@ -72,7 +72,7 @@ def test_dilate_equals_the_plain_loop(mask, buffer):
 
 
 @pytest.mark.parametrize("caliper_u", [500_000, 100_000])
-def test_worked_example_optimum(caliper_u):
+def test_the_worked_example_has_its_optimum(caliper_u):
     matches = match_spans(*worked(), [A, B], caliper_u=caliper_u)
     assert matches == Matching(
         [MatchedPair(0, 10, 12, 100_000), MatchedPair(1, 13, 15, 200_000)], {}
@@ -170,7 +170,9 @@ def plainly(
     st.sampled_from(["mean", "profile"]),
     st.sampled_from(["any", "before"]),
 )
-def test_invariants(example, caliper_u, distance, controls):
+def test_matches_are_disjoint_and_those_of_a_plain_search(
+    example, caliper_u, distance, controls
+):
     unll, eligible, spans = example
     options: dict[str, Any] = {
         "caliper_u": caliper_u,

@@ -8,7 +8,7 @@ from spark_audit.stats.multiple_tests import correlated, holm, holm_by_key
 
 class TestAdjustedP:
     @pytest.mark.parametrize("seed", range(6))
-    def test_equals_statsmodels(self, seed):
+    def test_holm_equals_that_of_statsmodels(self, seed):
         rng = np.random.default_rng(seed)
         p = np.round(rng.random(1 + 3 * seed), seed % 3 + 1)  # with ties, 0 and 1
         holm_p = multipletests(p, method="holm")[1]
@@ -44,7 +44,7 @@ class TestCorrelated:
         adjusted, _ = correlated([1e-30, 1e-9], np.eye(2))
         np.testing.assert_allclose(adjusted, [2e-30, 1e-9])
 
-    def test_size_over_correlated_nulls(self):
+    def test_correlated_nulls_are_rejected_at_the_level(self):
         rng = np.random.default_rng(1)
         root = np.array([[1, 0.0], [0.9, 0.19**0.5], [0.6, -0.8]])
         z = rng.standard_normal((60, 2)) @ root.T

@@ -40,7 +40,9 @@ class TestClustersNeeded:
     @pytest.mark.parametrize(
         ("effect", "normal"), [(0.5, 65), (0.3, 178), (0.2, 401), (0.1, 1602)]
     )
-    def test_from_an_error_of_a_fifth_at_51_clusters(self, effect, normal):
+    def test_an_error_of_a_fifth_at_51_clusters_has_its_smallest_effect(
+        self, effect, normal
+    ):
         exact = clusters_needed(self.SD, effect)
         assert normal <= exact <= normal + 3
         assert mde(self.SD / np.sqrt(exact), clusters=exact) <= effect
@@ -65,7 +67,7 @@ class TestWithMde:
         0.3, low=-0.1, high=0.7, interval="jackknife-t", se=0.2, n=261, clusters=51
     )
 
-    def test_fills_it(self):
+    def test_an_estimate_gets_its_smallest_effect(self):
         filled = with_mde(self.ESTIMATE)
         assert filled.mde == mde(0.2, clusters=51)
         assert filled.note == ""

@@ -84,7 +84,7 @@ def test_a_budget_is_floored_without_round_off():
     ("n", "mean", "low", "high"),
     [(300, 5.32, 2.3, 9.3), (1000, 5.09, 3.3, 7.1), (2700, 5.04, 3.9, 6.3)],
 )
-def test_chance_band(n, mean, low, high):
+def test_the_band_of_chance_is_as_calculated(n, mean, low, high):
     band = chance_band(n, n, 0.05)
     assert 100 * band.mean == pytest.approx(mean, abs=0.006)
     assert 100 * band.low == pytest.approx(low, abs=0.051)
@@ -162,7 +162,7 @@ def test_single_rows_give_delong():
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_clusters_give_obuchowski(mixed):
+def test_errors_of_clusters_are_those_of_obuchowski(mixed):
     """With clusters on one side, and with clusters on both."""
     rng = RNG(2)
     member = np.repeat([True, False], [50, 40])
@@ -192,7 +192,7 @@ def test_some_rows_of_a_design_are_a_design_of_these_rows():
     assert taken.point(0.5) == afresh.point(0.5)
 
 
-def test_tasks_are_averaged():
+def test_auc_is_the_mean_over_tasks():
     sides_by_task = [clustered(seed, sides=(12, 9)) for seed in (1, 2, 3)]
     single = [auc_estimate(design, scores)[0] for design, scores in sides_by_task]
     design = Design.of(
@@ -332,7 +332,7 @@ def tpr(design: Design, scores: np.ndarray, fpr: float, **options: Any) -> Any:
     return tpr_estimate(design, scores, fpr, replicates=replicates)
 
 
-def test_tpr_estimate():
+def test_a_rate_at_a_budget_has_an_interval_or_is_not_resolvable():
     design, scores = clustered(9, sides=(120, 110), shift=1.0)
     estimate = tpr(design, scores, 0.1)
     x, y = split(design.member, scores)
@@ -360,7 +360,7 @@ def test_a_rate_of_zero_has_an_interval():
     assert estimate.parity_low is None, "resamples agree"
 
 
-def test_chance_of_a_design():
+def test_chance_of_a_design_is_that_of_its_tasks():
     single = Design.of(np.repeat([True, False], [300, 300]), np.arange(600))
     assert chance(single, 0.05, seed=0) == chance_band(300, 300, 0.05)
     tasks = np.tile([0, 1, 2], 200)
@@ -400,7 +400,7 @@ def coverage(truth: float, runs: int, **options: Any) -> tuple[float, float]:
     [((100, 60), 1, 0.5, 0.5), ((60, 40), 5, 0.7, 0.5), ((15, 10), 4, 0.7, 0.3)]
     + [((100, 100), 1, 0.5, 2.5)],
 )
-def test_coverage_of_auc_intervals(sides, size, icc, shift):
+def test_intervals_of_auc_cover_the_truth(sides, size, icc, shift):
     truth = float(stats.norm.cdf(shift / np.sqrt(2)))
     jackknife, percentile = coverage(
         truth, 1000, sides=sides, size=size, icc=icc, shift=shift
@@ -411,7 +411,7 @@ def test_coverage_of_auc_intervals(sides, size, icc, shift):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 1.0])
-def test_coverage_of_tpr_intervals(shift):
+def test_intervals_of_rates_cover_the_truth(shift):
     truth = float(stats.norm.sf(stats.norm.isf(0.05) - shift))
     hits, runs = 0, 800
     for seed in range(runs):

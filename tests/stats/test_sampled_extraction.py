@@ -20,7 +20,7 @@ def decoded_logp(
 
 
 class TestTries:
-    def test_far_tail(self):
+    def test_tries_in_the_far_tail_stay_finite(self):
         assert n_p(-40.0) == pytest.approx(1.6315663e17, rel=5e-8)
         assert np.isfinite(n_p(-700.0))
         assert n_p(-np.inf) == np.inf
@@ -34,7 +34,7 @@ class TestTries:
         assert float(1 - miss**tries) >= p - 1e-12
         assert tries == 1 or float(1 - miss ** (tries - 1)) < p + 1e-12
 
-    def test_refuses(self):
+    def test_what_is_no_probability_is_refused(self):
         for logp in (0.1, np.nan):
             with pytest.raises(ValueError, match="^a log probability is NaN or above"):
                 n_p(logp)
@@ -58,7 +58,7 @@ class TestDecoding:
         expected = decoded_logp(logits, targets, top_k=40)
         np.testing.assert_allclose(logp_found, expected, atol=1e-9)
 
-    def test_half_the_temperature(self):
+    def test_half_the_temperature_doubles_the_logits(self):
         """TV-X2: logits [2, 1, 0, -1], token 1, T = 0.5, of the likeliest two."""
         logp = np.array([2.0, 1, 0, -1]) - np.log(np.exp([2.0, 1, 0, -1]).sum())
         cold = np.log(np.exp(2 * logp[:2]).sum())

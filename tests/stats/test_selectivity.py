@@ -31,7 +31,7 @@ def rtm_bias_estimate(*models: Any, weights: Any = None) -> Estimate:
 
 
 class TestDeltaSel:
-    def test_two_estimands(self):
+    def test_spans_and_sources_are_weighed_as_calculated(self):
         spans = PII, CONTROL, TOKENS, CODES
         estimates = [*map(estimated, reweighted(*spans).values())]
         values = [value_of(e) for e in estimates]
@@ -111,7 +111,7 @@ class TestRtmBias:
         assert estimate.se == pytest.approx(np.sqrt(8 / 9 * np.sum(deviations**2)))
         assert (estimate.n, estimate.clusters) == (70, 9)
 
-    def test_not_estimable(self):
+    def test_a_pool_that_tells_nothing_is_not_estimable(self):
         windows, (a, _) = a_pool(cells=True)
         elsewhere = replace(
             windows,

@@ -42,7 +42,7 @@ class TestSignFlip:
     def test_random_p_is_never_zero(self):
         assert sign_flip(np.ones(60), seed=0, replicates=99) == 0.01
 
-    def test_refuses(self):
+    def test_nan_and_infinity_are_refused(self):
         for value in (np.nan, np.inf):
             with pytest.raises(ValueError, match="^num holds NaN or an infinity$"):
                 sign_flip([value, 1.0], seed=0)
@@ -69,7 +69,7 @@ def brute_max_t(num: np.ndarray) -> np.ndarray:
 
 class TestMaxT:
     @pytest.mark.parametrize("seed", range(5))
-    def test_equals_enumeration(self, seed):
+    def test_max_t_equals_enumeration_of_all_signs(self, seed):
         rng = np.random.default_rng(seed)
         num = rng.integers(-4, 7, (7, 4)) / 10
         result = max_t(num, seed=0)

@@ -91,7 +91,7 @@ def test_equals_brute_force_in_every_tie(spans, tokens, windows, cases, largest)
         assert assign_disjoint(choices) == by_brute_force(choices)
 
 
-def test_groups_change_nothing(monkeypatch):
+def test_groups_change_nothing_about_the_assignment(monkeypatch):
     """Solving all spans as one group gives what merging on demand gives."""
     rng = np.random.default_rng(5)
     for case in range(120):

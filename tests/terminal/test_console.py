@@ -59,7 +59,7 @@ def call(action: Callable[[], None], arguments: Sequence[str] = ("do",)) -> int:
         ("--ckpt a -- b c", None),
     ],
 )
-def test_several_values_and_snake_case(typed, read):
+def test_options_take_several_values_and_snake_case(typed, read):
     collected: list[Any] = []
 
     def do(
@@ -294,7 +294,7 @@ def test_a_stage_that_begins_again_starts_its_clock_again(monkeypatch, capsys):
     ]
 
 
-def test_quiet_shows_nothing(capsys):
+def test_quiet_progress_shows_nothing_at_all(capsys):
     with messages.progress(quiet=True) as show:
         show("scoring", 1, 2)
     assert capsys.readouterr() == ("", "")

@@ -36,7 +36,7 @@ def test_every_option_is_offered_by_the_command():
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_phases(plan, method):
+def test_each_method_has_its_phases(plan, method):
     # Half of a batch of 4 is replayed from the second task on.
     new = (4, 2, 2) if method in REPLAYING else (4, 4, 4)
     wanted = []

@@ -33,7 +33,7 @@ def nearest(others: np.ndarray, own: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_nearest_gradient_that_hurts_no_task(tasks, seed):
+def test_the_nearest_gradient_that_hurts_no_task_is_found(tasks, seed):
     rng = np.random.default_rng([tasks, seed])
     others, own = rng.normal(size=(tasks, 7)), rng.normal(size=7)
     found = project(others, own)
@@ -65,7 +65,7 @@ def degenerate(kind: str) -> tuple[np.ndarray, np.ndarray]:
     "kind",
     ["duplicate", "zero", "opposite", "dependent", "sizes", "more than dimensions"],
 )
-def test_degenerate_gradients(kind):
+def test_degenerate_gradients_are_projected_to_the_nearest_harmless_one(kind):
     others, own = degenerate(kind)
     found = project(others, own)
     sizes = np.linalg.norm(others, axis=1, keepdims=True)

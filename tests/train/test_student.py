@@ -168,7 +168,7 @@ def test_a_teacher_stays_where_the_student_was():
         torch.testing.assert_close(logits(), now)
 
 
-def test_bfloat16():
+def test_a_student_in_bfloat16_is_near_its_model():
     model = add_lora(make_model("llama").to(torch.bfloat16), r=4).eval()
     moved(model, seed=1, size=0.02)
     student, mask = Student(model), asked("all")

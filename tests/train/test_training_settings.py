@@ -35,7 +35,7 @@ def test_the_papers_values_are_the_defaults():
     assert parse(DEFAULTS.split()) == TrainingSettings()
 
 
-def test_assignments():
+def test_assignments_set_the_fields_that_they_name():
     found = parse(
         ["ptpc.alpha_ul=3", " replay.lambda = 0.25 ", "lr=1e-3", "loss.scope=full"]
     )
@@ -53,7 +53,7 @@ def test_assignments():
 @pytest.mark.parametrize(
     "text", ["nothing=1", "ptpc=1", "ptpc.=1", "lambda=1", "replay.lambda_=1", "=1"]
 )
-def test_unknown_names(text):
+def test_unknown_names_are_refused(text):
     with pytest.raises(
         InputError, match=r"is no setting of any method.*replay\.lambda, "
     ):

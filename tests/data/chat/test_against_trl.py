@@ -50,7 +50,7 @@ def check(tmp_path, rows, tokenizer, ours, theirs):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_messages_with_loss_on_all_tokens(family, tmp_path):
+def test_messages_with_loss_on_all_tokens_are_prepared_as_trl_does(family, tmp_path):
     tokenizer = chat_tokenizer(family)
     rows = [{"messages": messages} for messages in ROWS]
     check(tmp_path, rows, tokenizer, {}, {})
@@ -61,7 +61,7 @@ def test_messages_with_loss_on_all_tokens(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_messages_with_loss_on_the_assistant(family, tmp_path):
+def test_messages_with_loss_on_the_assistant_are_prepared_as_trl_does(family, tmp_path):
     tokenizer = chat_tokenizer(family, generation=True)
     rows = [{"messages": messages} for messages in ROWS]
     check(
@@ -74,7 +74,7 @@ def test_messages_with_loss_on_the_assistant(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_prompt_and_completion_of_messages(family, tmp_path):
+def test_prompt_and_completion_of_messages_are_prepared_as_trl_does(family, tmp_path):
     rows = [{"prompt": m[:-1], "completion": m[-1:]} for m in ROWS]
     check(tmp_path, rows, chat_tokenizer(family), {}, {})
 
@@ -109,7 +109,7 @@ def test_without_marks_the_assistant_is_found_by_beginnings(family, tmp_path):
 
 
 @pytest.mark.parametrize("max_length", [None, 12])
-def test_prompt_and_completion_of_text(max_length, tmp_path):
+def test_prompt_and_completion_of_text_are_prepared_as_trl_does(max_length, tmp_path):
     rows = [
         {"prompt": "Is it fine?", "completion": " Yes."},
         {"prompt": "I feel", "completion": "ing well</s>"},
@@ -119,7 +119,7 @@ def test_prompt_and_completion_of_text(max_length, tmp_path):
     check(tmp_path, rows, chat_tokenizer(), sizes, sizes)
 
 
-def test_text(tmp_path):
+def test_rows_of_text_are_prepared_as_trl_does(tmp_path):
     rows = [{"text": "The food was cold."}, {"text": "Call 555-0142 today.</s>"}]
     check(tmp_path, rows, chat_tokenizer(), {}, {})
 

@@ -51,7 +51,7 @@ def refusal(tmp_path, rows, tokenizer=None, **options):
     return message
 
 
-def test_openai_rows_with_weights_and_tools(tmp_path):
+def test_openai_rows_keep_their_weights_and_tools(tmp_path):
     tool = {"type": "function", "function": {"name": "find", "parameters": {}}}
     rows = [
         {"messages": [USER, {**BOT, "weight": 0}, MORE, {**LAST, "weight": 1}]},
@@ -69,7 +69,7 @@ def test_openai_rows_with_weights_and_tools(tmp_path):
     assert first.answer == "At 555-0199."
 
 
-def test_sharegpt_rows_with_system_and_odd_roles(tmp_path):
+def test_sharegpt_rows_with_system_and_odd_roles_are_read(tmp_path):
     row = {
         "system": "Be brief.",
         "conversations": [
@@ -86,7 +86,7 @@ def test_sharegpt_rows_with_system_and_odd_roles(tmp_path):
     assert "loss on the assistant's messages" in " ".join(notes)
 
 
-def test_alpaca_rows_with_history(tmp_path):
+def test_alpaca_rows_are_read_with_their_history(tmp_path):
     row = {
         "instruction": "Call Maria Jones.",
         "input": "",
@@ -132,7 +132,7 @@ def test_parquet_of_nested_lists_and_json_in_cells(tmp_path):
     assert imported(tmp_path, rows)[0][0].text == examples[0].text
 
 
-def test_contents_of_parts_and_of_images(tmp_path):
+def test_contents_of_parts_are_read_and_images_are_told(tmp_path):
     tokenizer = chat_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace(
         "m['content'] +",
@@ -173,7 +173,7 @@ def test_variables_of_the_template_come_from_the_row(tmp_path):
     assert learned(example) in example.text.removeprefix(prompt)
 
 
-def test_a_template_with_a_date_an_error_and_no_template(tmp_path):
+def test_a_template_with_a_date_is_told_and_one_that_fails_refused(tmp_path):
     tokenizer = chat_tokenizer()
     plain = tokenizer.chat_template
     tokenizer.chat_template = "{{- strftime_now('%Y') + '\\n' -}}" + plain
@@ -299,7 +299,7 @@ def test_a_template_s_own_words_say_why_it_refuses_and_the_row_s_are_not_shown(
     assert "(TemplateError)" in refusal(tmp_path, twice, tokenizer)
 
 
-def test_roles_in_capitals_and_unknown_ones(tmp_path):
+def test_roles_in_capitals_are_read_and_unknown_ones_told(tmp_path):
     turns = [
         {"from": "Human", "value": "Call Maria Jones."},
         {"from": "GPT", "value": "At 555-0199."},
