@@ -10,6 +10,7 @@ from .data.examples import read_examples as read_examples
 from .data.examples import write_examples as write_examples
 from .data.importers import import_rows as import_rows
 from .data.injection import inject as inject
+from .errors import SparkError as SparkError
 from .integrations.watch import watch as watch
 from .manifest.build import build_manifest as build_manifest
 from .manifest.file import read_manifest as read_manifest

@@ -107,6 +107,14 @@ class SparkError(Exception):
         The file, line, field, option or tensor that has the problem.
     fix
         Advice to the user.
+
+    Examples
+    --------
+    >>> try:
+    ...     sa.read_report("reports/absent")
+    ... except sa.SparkError as error:
+    ...     print(error)
+    reports/absent: there is no such file or folder; give a report folder
     """
 
     exit_code: ClassVar[int] = 70

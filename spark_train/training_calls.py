@@ -7,14 +7,13 @@ argument of both functions here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from spark_audit.arguments import checked_call
-from spark_audit.errors import one_of
 from spark_audit.messages import Update, is_watched, say
 from spark_audit.messages import progress as shown
 from spark_train.processes import assemble
@@ -27,11 +26,9 @@ from spark_train.training_settings import GivenSettings, assignments
 if TYPE_CHECKING:
     import pandas as pd
 
-TRAINED_DTYPES = ("float32", "bfloat16")
-"""Number formats of the base in training."""
-
 PrivacyName: TypeAlias = Literal["none", "dpsgd", "fn"]
 TrainedDtype: TypeAlias = Literal["float32", "bfloat16"]
+"""Number formats of the base in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,17 +129,18 @@ def run(
     SparkError
         For any input of the user that cannot be used, before anything is trained. The
         same call resumes.
-    TypeError
+    ArgumentError
         If there is no such argument (the error names the nearest), or a value has a
         wrong type.
 
     Examples
     --------
     >>> import spark_train
-    >>> spark_train.run("data", base="models/base", output="runs/a", setings={})
-    Traceback (most recent call last):
-    ...
-    TypeError: run() has no argument 'setings'; did you mean 'settings'?
+    >>> try:
+    ...     spark_train.run("data", base="models/base", output="runs/a", setings={})
+    ... except TypeError as error:
+    ...     print(error)
+    run() has no argument 'setings'; did you mean 'settings'?
     """
     request = _request(
         data,
@@ -206,17 +204,18 @@ def stages(
     ------
     SparkError
         As in :func:`run`, when the first stage is asked for.
-    TypeError
+    ArgumentError
         As in :func:`run`, at the call.
 
     Examples
     --------
     >>> import spark_train
-    >>> for stage in spark_train.stages("data", base="b", output="r", methd="er"):
-    ...     print(stage.number, stage.task)
-    Traceback (most recent call last):
-    ...
-    TypeError: stages() has no argument 'methd'; did you mean 'method'?
+    >>> try:
+    ...     for stage in spark_train.stages("data", base="b", output="r", methd="er"):
+    ...         print(stage.number, stage.task)
+    ... except TypeError as error:
+    ...     print(error)
+    stages() has no argument 'methd'; did you mean 'method'?
     """
     request = _request(
         data,
@@ -280,16 +279,9 @@ def _request(
     trust_remote_code: bool,
 ) -> TrainRequest:
     """Return the request that the command makes of the same options."""
-    for name, path in {"base": base, "output": output}.items():
-        if not isinstance(path, str | Path):
-            raise TypeError(f"{name}: {type(path).__name__} is not a path")
-    if not isinstance(device, str):
-        raise TypeError(f"device: {type(device).__name__} is not a name of a device")
-    one_of(dtype, "--dtype", TRAINED_DTYPES)
-
     if isinstance(order, int):
         order = str(order)
-    order_text = ",".join(_texts(order, "order"))
+    order_text = ",".join(_texts(order))
     loading = StudentLoading(
         device=assemble(device),
         dtype=dtype,
@@ -307,34 +299,18 @@ def _request(
         settings=() if settings is None else assignments(settings),
         seed=seed,
         gradient_checkpointing=gradient_checkpointing,
-        lora_targets=_texts(lora_targets, "lora_targets"),
+        lora_targets=_texts(lora_targets),
         loading=loading,
     )
 
 
-def _texts(value: str | Sequence[str], argument: str) -> tuple[str, ...]:
+def _texts(value: str | Sequence[str]) -> tuple[str, ...]:
     """Return one text or several."""
-    if isinstance(value, str):
-        return (value,)
-
-    # An array of names is no sequence to Python, but serves as well.
-    texts = tuple(value) if isinstance(value, Iterable) else (value,)
-    for text in texts:
-        if not isinstance(text, str):
-            raise TypeError(
-                f"{argument}: {type(text).__name__} is neither a text nor a list of "
-                "texts"
-            )
-    return texts
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _paths(data: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     """Return one path or several, with ``~`` expanded."""
-    if isinstance(data, str) or not isinstance(data, Sequence):
+    if isinstance(data, str | Path):
         data = [data]
-    for path in data:
-        if not isinstance(path, str | Path):
-            raise TypeError(
-                f"data: {type(path).__name__} is neither a path nor a list of paths"
-            )
     return tuple(Path(path).expanduser() for path in data)

@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from spark_audit.arguments import check_arguments
+from spark_audit.arguments import check_arguments, wrong_value
 from spark_audit.errors import InputError, choose
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class SettingGroup(BaseModel):
 
         Raises
         ------
-        TypeError
+        ArgumentError
             Names the nearest setting.
         InputError
             Names the setting and its value.
@@ -248,10 +248,11 @@ class TrainingSettings(SettingGroup):
     >>> settings = TrainingSettings(epochs=1, ptpc=Ptpc(steps=100))
     >>> settings.ptpc.steps, settings.lr
     (100, 0.0005)
-    >>> TrainingSettings(epoch=1)
-    Traceback (most recent call last):
-    ...
-    TypeError: TrainingSettings() has no argument 'epoch'; did you mean 'epochs'?
+    >>> try:
+    ...     TrainingSettings(epoch=1)
+    ... except TypeError as error:
+    ...     print(error)
+    TrainingSettings() has no argument 'epoch'; did you mean 'epochs'?
     """
 
     epochs: Count = paper(3)
@@ -374,7 +375,7 @@ def assignments(settings: GivenSettings) -> tuple[str, ...]:
 
     Raises
     ------
-    TypeError
+    ArgumentError
         If they are neither ``TrainingSettings`` nor a mapping of names to values.
 
     Examples
@@ -389,9 +390,10 @@ def assignments(settings: GivenSettings) -> tuple[str, ...]:
     elif isinstance(settings, Mapping):
         given = dict(settings)
     else:
-        raise TypeError(
-            f"settings: {type(settings).__name__} is neither TrainingSettings nor a "
-            "mapping of names to values"
+        raise wrong_value(
+            "settings",
+            settings,
+            "neither TrainingSettings nor a mapping of names to values",
         )
     return tuple(f"{name}={shown(value)}" for name, value in given.items())
 

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 
 # A file or folder imports from those before it, in its own line too, and from itself.
 LAYERS = (
-    "spoken_options arguments errors names sentences json_values cells_html",
+    "spoken_options errors argument_types arguments names",
+    "sentences json_values cells_html",
     "stats",
     "cell_line files wrong_paths provenance messages clock options",
     "previous results terminal",

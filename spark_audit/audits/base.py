@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
+from spark_audit.arguments import ArgumentError, CheckedFields
 from spark_audit.audits.audit_inputs import Context as Context
 from spark_audit.audits.audit_inputs import Plan as Plan
 from spark_audit.audits.audit_inputs import Tables as Tables
@@ -60,7 +61,7 @@ since they say nothing without their figure.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit(ABC):
+class Audit(CheckedFields, ABC):
     """One audit. Its fields are the options; ``Annotated`` holds the help text.
 
     States, disclosure, LaTeX, first screen, gate and command line read these class
@@ -177,6 +178,10 @@ class Audit(ABC):
     latex_table: ClassVar[str] = ""
     latex_place: ClassVar[int] = 0
     latex: ClassVar[tuple[LatexColumn, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse an option of a wrong type; an audit with more checks calls this."""
+        self.check_fields()
 
     @classmethod
     def effect_in_cell(cls, size: float, unit: str) -> str:
@@ -438,7 +443,7 @@ class Audit(ABC):
 
         Raises
         ------
-        TypeError
+        ArgumentError
             If the tables are not by checkpoint and pass.
         """
         _check_tables(tables)
@@ -535,15 +540,17 @@ def _check_tables(tables: object) -> None:
 
     Raises
     ------
-    TypeError
+    ArgumentError
         If they are not by checkpoint and pass.
     """
     if isinstance(tables, Mapping):
         if all(isinstance(passes, Mapping) for passes in tables.values()):
             return
-    raise TypeError(
-        "tables: give the scores of each checkpoint by its name, as in "
-        "{'mine': sa.score(...)}"
+    raise ArgumentError(
+        "are not by checkpoint",
+        where="tables",
+        fix="give the scores of each checkpoint by its name, as in "
+        "{'mine': sa.score(...)}",
     )
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from spark_audit import audits
+from spark_audit.arguments import wrong_value
 from spark_audit.errors import one_of
 from spark_audit.sentences import optional
 
@@ -140,7 +141,7 @@ def audit_of(given: str | Audit | type[Audit]) -> Audit:
     ------
     InputError
         If no audit has the given name.
-    TypeError
+    ArgumentError
         If the value is neither a name nor an audit.
     """
     from spark_audit.audits.base import Audit
@@ -151,7 +152,7 @@ def audit_of(given: str | Audit | type[Audit]) -> Audit:
         return find(given)()
     if isinstance(given, type) and issubclass(given, Audit):
         return given()
-    raise TypeError(f"audits: {given!r} is neither the name of an audit nor an audit")
+    raise wrong_value("audits", given, "neither the name of an audit nor an audit")
 
 
 def about(name: str) -> type[Audit]:

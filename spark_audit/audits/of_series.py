@@ -41,6 +41,7 @@ class OfSeries(Audit):
 
     def __post_init__(self) -> None:
         """Refuse an order with an empty name, or with a task twice."""
+        super().__post_init__()
         if self.order is None:
             return
         tasks = listed(self.order)

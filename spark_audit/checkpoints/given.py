@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from spark_audit.arguments import wrong_value
+
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
@@ -34,6 +36,9 @@ IN_MEMORY = "live"
 
 MEMORY_SOURCE = "weights in memory"
 """Where a model in memory comes from, in reports."""
+
+NO_CHECKPOINT = "neither a path nor an open checkpoint nor a model"
+"""What a value is that is no checkpoint, in errors."""
 
 NOT_HASHED = "not hashed: a model in memory"
 """Placeholder for the hash of weights that are still being trained."""
@@ -52,6 +57,23 @@ def is_model(given: object) -> bool:
 def is_open(given: object) -> bool:
     """Return whether something is an open checkpoint, or has all parts of one."""
     return hasattr(given, "usable")
+
+
+def check_open(given: object, argument: str) -> None:
+    """Refuse what is neither an open checkpoint nor a model in memory.
+
+    Parameters
+    ----------
+    argument
+        How the caller names it.
+
+    Raises
+    ------
+    ArgumentError
+        Names the argument and its value.
+    """
+    if not is_model(given) and not is_open(given):
+        raise wrong_value(argument, given, NO_CHECKPOINT)
 
 
 def default_model_name(model: Any) -> str:

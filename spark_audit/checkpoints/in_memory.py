@@ -31,9 +31,9 @@ from spark_audit.checkpoints.given import (
     IN_MEMORY,
     MEMORY_SOURCE,
     NOT_HASHED,
+    check_open,
     default_model_name,
     is_model,
-    is_open,
 )
 from spark_audit.checkpoints.tokenizer import read_tokenizer, tokenizer_sha256
 from spark_audit.errors import CheckpointError, SparkError, at
@@ -63,6 +63,7 @@ def from_memory(
     name: str | None = None,
     tokenizer: PreTrainedTokenizerBase | str | Path | None = None,
     tokenizer_sha256: str | None = None,
+    argument: str = "checkpoint",
 ) -> Checkpoint:
     """Return an open checkpoint as it is, or a model in memory as a checkpoint.
 
@@ -78,25 +79,21 @@ def from_memory(
     tokenizer_sha256
         Hash of the tokenizer of a manifest's reference. A model in memory without a
         tokenizer is read with that of the folder it was loaded from, if it is this one.
+    argument
+        How errors name it.
 
     Raises
     ------
     CheckpointError
         If it is no language model, or its tokenizer is not known.
-    TypeError
+    ArgumentError
         If it is neither.
     """
     if is_model(given):
         return _checkpoint_of_model(
             given, name=name, tokenizer=tokenizer, tokenizer_sha256=tokenizer_sha256
         )
-    if not is_open(given):
-        given_type = type(given).__name__
-        raise TypeError(
-            f"checkpoint: {given_type} is neither a path nor an open checkpoint nor a "
-            "model"
-        )
-
+    check_open(given, argument)
     opened: Any = given
     checkpoint: Checkpoint = opened if name is None else replace(opened, name=name)
     # A loop may have changed the weights since the model was opened.
@@ -270,20 +267,22 @@ def unwrapped(model: torch.nn.Module) -> PreTrainedModel:
     return inner
 
 
-def beside_model(model: PreTrainedModel, sha256: str) -> PreTrainedTokenizerFast | None:
+def beside_model(
+    model: Any, sha256: str | None = None
+) -> PreTrainedTokenizerFast | None:
     """Return the tokenizer of the folder that a model was loaded from.
 
     Parameters
     ----------
     sha256
-        Hash of the wanted tokenizer, that of a manifest's reference.
+        Hash of the wanted tokenizer, that of a manifest's reference; ``None``: any.
 
     Returns
     -------
     PreTrainedTokenizerFast or None
         ``None``: the folder is not there, or its tokenizer is another one.
     """
-    sources = [getattr(model.config, "_name_or_path", "")]
+    sources = [getattr(getattr(model, "config", None), "_name_or_path", "")]
     adapter = getattr(model, "active_peft_config", None)
     if adapter is not None:
         sources.append(adapter.base_model_name_or_path or "")
@@ -296,7 +295,7 @@ def beside_model(model: PreTrainedModel, sha256: str) -> PreTrainedTokenizerFast
         # A folder without a tokenizer is no error: the user can give one.
         except SparkError:
             continue
-        if tokenizer_read.sha256 == sha256:
+        if sha256 is None or tokenizer_read.sha256 == sha256:
             return tokenizer_read.tokenizer
     return None
 

@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_audit.arguments import checked_call
+from spark_audit.arguments import ArgumentError, checked_call, wrong_value
 from spark_audit.checkpoints import derived, weight_files
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.attached_checkpoint import (
@@ -77,7 +77,7 @@ def as_checkpoint(
 
     Raises
     ------
-    CheckpointError, TypeError
+    CheckpointError, ArgumentError
         As :func:`open_checkpoint`.
     """
     if isinstance(given, str | Path):
@@ -133,7 +133,7 @@ def open_checkpoint(
     ------
     CheckpointError
         If it cannot be loaded as what it claims to be. The error says why.
-    TypeError
+    ArgumentError
         If it is none of these, or an option cannot apply to what is open already.
 
     Examples
@@ -158,13 +158,19 @@ def open_checkpoint(
             "agree": agree,
         }
         _refuse_chosen(chosen)
-        return from_memory(source, name=name, tokenizer=tokenizer)
+        return from_memory(source, name=name, tokenizer=tokenizer, argument="source")
 
     if not isinstance(tokenizer, str | Path | None):
-        raise TypeError("tokenizer: give its folder for a checkpoint in files")
+        raise wrong_value(
+            "tokenizer",
+            tokenizer,
+            "not a folder, which a checkpoint in files needs",
+        )
     # An open base needs no path: its module is there.
     is_base_open = base is not None and not isinstance(base, str | Path)
-    opened = [from_memory(base, name=BASE)] if is_base_open else []
+    opened = []
+    if is_base_open:
+        opened = [from_memory(base, name=BASE, argument="base")]
     loading = (loading or Loading()).with_options(
         base=base if isinstance(base, str | Path) else None,
         device=device,
@@ -188,8 +194,8 @@ def _refuse_chosen(options: Mapping[str, object]) -> None:
     """Refuse options of opening for a checkpoint that is open; ``None``: not chosen."""
     chosen = [option for option, value in options.items() if value is not None]
     if chosen:
-        raise TypeError(
-            f"{', '.join(chosen)}: cannot be chosen for a checkpoint that is open"
+        raise ArgumentError(
+            "cannot be chosen for a checkpoint that is open", where=", ".join(chosen)
         )
 
 

@@ -31,6 +31,7 @@ from pydantic import (
     ValidationError,
 )
 
+from spark_audit.arguments import checked_call, checked_value
 from spark_audit.data import file_kinds
 from spark_audit.data.json_rows import json_lines
 from spark_audit.data.training_input import TrainingInput, answer_end
@@ -363,6 +364,7 @@ def _files_at(path: Path) -> list[Path]:
     return files
 
 
+@checked_call
 def read_examples(*paths: str | Path) -> list[Example]:
     """Read data files (JSON lines as ``write_examples`` writes them), in order.
 
@@ -392,6 +394,7 @@ def _rows_of(paths: Iterable[str | Path]) -> Iterator[tuple[str, Example]]:
             yield place, from_row(row, place=place)
 
 
+@checked_call
 def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
     """Write examples as JSON lines, whole or not at all, readable by the owner only.
 
@@ -406,7 +409,9 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
     """
 
     def write(file: IO[bytes]) -> None:
-        for example in examples:
+        for number, example in enumerate(examples):
+            # Lazy examples are looked at one by one.
+            checked_value(f"examples[{number}]", example, Example)
             row = _EXAMPLE.dump_python(example, mode="json")
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 

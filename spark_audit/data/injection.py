@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from spark_audit.arguments import checked_call
 from spark_audit.data.canaries import CANARY_FORMATS, draw, draw_parts, render
 from spark_audit.data.examples import (
     Canary,
@@ -74,6 +75,7 @@ class InjectionReport:
     notes: tuple[str, ...]
 
 
+@checked_call
 def inject(
     examples: Sequence[Example],
     *,

@@ -27,10 +27,11 @@ from transformers import (
     TrainingArguments,
 )
 
+from spark_audit.arguments import checked_call
 from spark_audit.audits import TRAINING_AUDITS, Audit
 from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.given import GivenCheckpoint
+from spark_audit.checkpoints.given import GivenCheckpoint, check_open
 from spark_audit.checkpoints.in_memory import in_memory, undisturbed, unwrapped
 from spark_audit.errors import InputError, SparkError
 from spark_audit.integrations.given_base import open_given_base
@@ -131,6 +132,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         warnings.
     """
 
+    @checked_call
     def __init__(
         self,
         manifest: str | Path | Manifest,
@@ -144,8 +146,9 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
-        # True is an int and would count as 1.
-        if every is not None and (type(every) is not int or every < 1):
+        if base is not None and not isinstance(base, str | Path):
+            check_open(base, "base")
+        if every is not None and every < 1:
             raise InputError(
                 "is no number of steps",
                 where=f"every={every!r}",

@@ -7,13 +7,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from spark_audit.arguments import checked_call
+from spark_audit.arguments import checked_call, wrong_value
 from spark_audit.audits import TRAINING_AUDITS, Audit
 from spark_audit.checkpoints.given import (
     GivenCheckpoint,
+    check_open,
     default_model_name,
     is_model,
-    is_open,
 )
 from spark_audit.checkpoints.in_memory import beside_model, unwrapped
 from spark_audit.errors import CheckpointError, InputError
@@ -61,6 +61,7 @@ class Watch:
     ) -> None:
         self._is_open = False
 
+    @checked_call
     def look(self, step: int | None = None) -> AuditLook | None:
         """Audit the model as it stands, and return the result.
 
@@ -161,7 +162,7 @@ def watch(
     ------
     CheckpointError
         If no tokenizer is known.
-    TypeError
+    ArgumentError
         If there is no such argument (the error names the nearest), ``model`` is no
         model in memory, or ``base`` is neither a path nor open.
     SparkError
@@ -177,16 +178,9 @@ def watch(
     [0, 1]
     """
     if not is_model(model):
-        given_type = type(model).__name__
-        raise TypeError(
-            f"model: give the model that the loop changes, not {given_type}"
-        )
-    is_base_usable = isinstance(base, str | Path) or is_open(base) or is_model(base)
-    if base is not None and not is_base_usable:
-        given_type = type(base).__name__
-        raise TypeError(
-            f"base: {given_type} is neither a path nor an open checkpoint nor a model"
-        )
+        raise wrong_value("model", model, "not the model that the loop changes")
+    if base is not None and not isinstance(base, str | Path):
+        check_open(base, "base")
 
     manifest = read_manifest(manifest)
     if tokenizer is None:

@@ -25,10 +25,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_audit.arguments import checked_call
+from spark_audit.checkpoints.given import GivenCheckpoint, check_open, is_model
 from spark_audit.data.canary_candidates import Encode
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example, unique
 from spark_audit.data.fixed_wording import lack_notes
+from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.arrow_file import lists_of_batches
@@ -70,7 +72,7 @@ SettingT = TypeVar("SettingT")
 @checked_call
 def build_manifest(
     examples: Sequence[Example],
-    loaded: Checkpoint,
+    reference: GivenCheckpoint,
     *,
     name: str,
     settings: BuildSettings | None = None,
@@ -78,6 +80,7 @@ def build_manifest(
     store: Store | None = None,
     batch_size: BatchSize = "auto",
     progress: Progress | bool | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
     caliper: float | None = None,
     preset: str | None = None,
     distance: Literal["mean", "profile"] | None = None,
@@ -92,8 +95,10 @@ def build_manifest(
     ----------
     examples
         Rows of all tasks, in any order: the manifest sorts them by id.
-    loaded
-        The base model that the checkpoints to be audited were trained from.
+    reference
+        The base model that the checkpoints to be audited were trained from: its path,
+        an open checkpoint, or a model in memory. The manifest knows a model in memory
+        by its tensors, and one in files by its files: adapters in files need the path.
     name
         Name of the manifest in reports; not part of its digest.
     settings
@@ -105,6 +110,9 @@ def build_manifest(
     progress
         Called with the step, the amount done and the total. ``True``: a bar, which is
         the default if a person waits.
+    tokenizer
+        Tokenizer of a model in memory, or its folder; default: that of the folder from
+        which the model was loaded.
     caliper, preset, distance, controls, max_length, seed, n_candidates
         Settings by name: fields of
         :class:`~spark_audit.manifest.settings.BuildSettings`. ``None``: that of
@@ -114,8 +122,11 @@ def build_manifest(
     ------
     InputError
         If there are no examples, an id occurs twice, most held-out rows are trained
-        rows, a number is out of range, the tokenizer gives no offsets, or ``loaded`` is
-        not a base model.
+        rows, a number is out of range, the tokenizer gives no offsets, or ``reference``
+        is not a base model.
+    CheckpointError
+        If the reference cannot be opened, or the tokenizer of a model in memory is not
+        known.
 
     Examples
     --------
@@ -135,6 +146,7 @@ def build_manifest(
     )
     if progress is None:
         progress = is_watched()
+    loaded = _opened_reference(reference, tokenizer)
     with shown_progress(quiet=progress is not True) as show:
         if isinstance(progress, bool):
             progress = show
@@ -148,6 +160,28 @@ def build_manifest(
             batch_size=batch_size,
             progress_of=_progress_by_stage(progress),
         )
+
+
+def _opened_reference(
+    reference: GivenCheckpoint, tokenizer: Tokenizer | str | Path | None
+) -> Checkpoint:
+    """Return the reference model of a manifest as an open checkpoint.
+
+    Parameters
+    ----------
+    tokenizer
+        Tokenizer of a model in memory, or its folder; ``None``: that of the folder from
+        which the model was loaded.
+    """
+    # Opening imports PyTorch, which the description of a build does not need.
+    from spark_audit.checkpoints.in_memory import beside_model
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    if not isinstance(reference, str | Path):
+        check_open(reference, "reference")
+    if tokenizer is None and is_model(reference):
+        tokenizer = beside_model(reference)
+    return open_checkpoint(reference, tokenizer=tokenizer)
 
 
 def _manifest_of(

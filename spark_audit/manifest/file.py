@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from spark_audit import files, wrong_paths
+from spark_audit.arguments import checked_call
 from spark_audit.checkpoints.given import IN_MEMORY
 from spark_audit.data.arrow_messages import ARROW_MAGIC
 from spark_audit.errors import InputError, OutputError
@@ -70,6 +71,7 @@ def check_output(path: Path) -> None:
         )
 
 
+@checked_call
 def write_manifest(manifest: Manifest, path: str | Path) -> None:
     """Write a manifest, whole or not at all, readable by the owner only.
 
@@ -96,12 +98,13 @@ def write_manifest(manifest: Manifest, path: str | Path) -> None:
     files.write_atomically(path, write, mode=0o600)
 
 
-def read_manifest(path: str | Path | Manifest) -> Manifest:
+@checked_call
+def read_manifest(manifest: str | Path | Manifest) -> Manifest:
     """Read and verify a manifest in either format; return a given manifest unchanged.
 
     Raises
     ------
-    TypeError
+    ArgumentError
         If the argument is neither a path nor a manifest.
     OutputError
         If the file cannot be read.
@@ -115,12 +118,10 @@ def read_manifest(path: str | Path | Manifest) -> Manifest:
     >>> manifest.name
     'notes'
     """
-    if isinstance(path, Manifest):
-        return path
-    if not isinstance(path, str | Path):
-        raise TypeError(f"manifest: {type(path).__name__} is no path and no Manifest")
+    if isinstance(manifest, Manifest):
+        return manifest
 
-    path = Path(path).expanduser()
+    path = Path(manifest).expanduser()
     content = _content_of_file(path)
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
         raise InputError(

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from spark_audit.arguments import checked_call
+from spark_audit.arguments import checked_call, wrong_value
+from spark_audit.checkpoints.given import GivenCheckpoint, is_open
 from spark_audit.data.encoding import Encoding
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
@@ -37,12 +38,12 @@ from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint
-    from spark_audit.checkpoints.given import GivenCheckpoint
 
 MORE_TOKENS = 4
 """Tokens by which an answer may exceed its task's longest response **[ours]**."""
 
 
+@checked_call
 def items_for(
     manifest: schema.Manifest | str | Path,
     loaded: Checkpoint,
@@ -67,6 +68,8 @@ def items_for(
     >>> len(sa.items_for(manifest, base, plan)[sa.Pass()])
     2
     """
+    if not is_open(loaded):
+        raise wrong_value("loaded", loaded, "not an open checkpoint")
     encodings = Encodings(read_manifest(manifest), loaded)
 
     @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from spark_audit.arguments import wrong_value
 from spark_audit.errors import InputError
 from spark_audit.names import check_known
 from spark_audit.pipeline.job import Job
@@ -31,8 +32,6 @@ def take_scores(job: Job, given: GivenScores) -> None:
     ------
     InputError
         If scores are of another manifest, or of no checkpoint of the job.
-    TypeError
-        If a value is not what ``sa.score`` returns.
     """
     checkpoint_of_scores = [
         (scores, _checkpoint_of(job, scores, name))
@@ -43,17 +42,30 @@ def take_scores(job: Job, given: GivenScores) -> None:
     job.store.flush()
 
 
-def _by_name(given: GivenScores) -> dict[str | None, Scores]:
-    """Return scores by the checkpoint's name; ``None``: the caller gave no name."""
+def check_scores(given: GivenScores) -> None:
+    """Refuse what is neither scores nor a mapping of names to scores.
+
+    Raises
+    ------
+    ArgumentError
+        Says what to give.
+    """
     # Scores are a mapping themselves, of passes.
     if isinstance(given, Scores):
-        return {None: given}
-
+        return
     is_mapping = isinstance(given, Mapping) and len(given) > 0
     if not is_mapping or not all(isinstance(value, Scores) for value in given.values()):
-        raise TypeError(
-            "scores: give what sa.score returns, {name: scores}, or a folder of scores"
+        raise wrong_value(
+            "scores",
+            given,
+            "neither what sa.score returns, {name: scores} nor a folder of scores",
         )
+
+
+def _by_name(given: GivenScores) -> dict[str | None, Scores]:
+    """Return scores by the checkpoint's name; ``None``: the caller gave no name."""
+    if isinstance(given, Scores):
+        return {None: given}
     return {name: scores for name, scores in given.items()}
 
 

@@ -15,8 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spark_audit.arguments import ArgumentError, wrong_value
 from spark_audit.checkpoints.given import (
     IN_MEMORY,
+    NO_CHECKPOINT,
+    check_open,
     default_model_name,
     is_model,
     is_open,
@@ -60,7 +63,7 @@ def split_open(checkpoints: Any) -> SplitCheckpoints:
     ------
     InputError
         If two open checkpoints have one name, or a name has no checkpoint.
-    TypeError
+    ArgumentError
         If a value is no checkpoint, a name is not a text, or the seeds of one method
         are open in part.
     """
@@ -84,7 +87,7 @@ def _split_by_name(checkpoints: Mapping[str, Any]) -> SplitCheckpoints:
     opened: list[NamedOpen] = []
     for name, given in checkpoints.items():
         if not isinstance(name, str):
-            raise TypeError(f"checkpoints: the name {name!r} is not a text")
+            raise ArgumentError(f"the name {name!r} is not a text", where="checkpoints")
         is_single = _is_single(given)
         where = f"checkpoints[{name!r}]"
         seeds = [given] if is_single else _checked_values(given, where=where)
@@ -99,9 +102,10 @@ def _split_by_name(checkpoints: Mapping[str, Any]) -> SplitCheckpoints:
             paths[name] = given
             continue
         if len(open_seeds) < len(seeds):
-            raise TypeError(
-                f"checkpoints: the seeds of {name!r} are paths in part; give all of "
-                "them open, or all as paths"
+            raise ArgumentError(
+                f"the seeds of {name!r} are paths in part",
+                where="checkpoints",
+                fix="give all of them open, or all as paths",
             )
         for seed_name, seed in zip(seeds_of(name, len(seeds)), seeds, strict=True):
             opened.append(NamedOpen(seed_name, seed))
@@ -118,18 +122,14 @@ def _checked_values(checkpoints: Any, *, where: str) -> list[Any]:
 
     Raises
     ------
-    TypeError
+    ArgumentError
         If it is neither a checkpoint nor several.
     """
     is_iterable = isinstance(checkpoints, Iterable)
     values = [*checkpoints] if is_iterable else [checkpoints]
     for value in values:
         if not _is_single(value):
-            given_type = type(value).__name__
-            raise TypeError(
-                f"{where}: {given_type} is neither a path nor an open checkpoint nor "
-                "a model"
-            )
+            raise wrong_value(where, value, NO_CHECKPOINT)
     return values
 
 
@@ -147,18 +147,14 @@ def split_base(
 
     Raises
     ------
-    TypeError
+    ArgumentError
         If the base is neither a path nor open.
     """
     if base is None:
         return None, opened
     if isinstance(base, str | Path):
         return str(base), opened
-    if not _is_open_input(base):
-        given_type = type(base).__name__
-        raise TypeError(
-            f"base: {given_type} is neither a path nor an open checkpoint nor a model"
-        )
+    check_open(base, "base")
     return None, (NamedOpen(BASE, base), *opened)
 
 

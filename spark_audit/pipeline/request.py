@@ -18,6 +18,7 @@ from cyclopts import Parameter, Token
 from cyclopts.types import PositiveInt
 
 from spark_audit import options
+from spark_audit.arguments import CheckedFields, checked_value
 from spark_audit.audits import Audit
 from spark_audit.audits.known import audit_of
 from spark_audit.checkpoints.given import GivenCheckpoint
@@ -134,6 +135,8 @@ _REFUSED = {
     "--relearn-steps": "is not a number of steps; give one of 1 or more",
     "--limit": "is not a number of examples; give one of 1 or more",
     "--batch-size": "is not a number of texts; give one of 1 or more, or auto",
+    "--shard": "is no part of the work; give its number from 0 and how many there are, "
+    "as (0, 4)",
     "--jobs": "shares the CPU of one machine, in one process a model; leave it out "
     "with --shard, launchers, Ray and --device-map",
     "--address": "is the address of a Ray cluster; add --engine ray",
@@ -145,7 +148,7 @@ _REFUSED = {
 
 @options.fields_in(options.WHAT)
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(CheckedFields):
     """What is audited, how, and where the report goes.
 
     From Python one text stands for a list of one, text for a path, and ``{name: path}``
@@ -256,6 +259,11 @@ class Request:
     command: Annotated[tuple[str, ...], options.NO_OPTION] = ()
 
     def __post_init__(self) -> None:
+        checked_value("checkpoints", self.checkpoints, NamedPaths)
+        checked_value("formats", self.formats, GivenPaths)
+        checked_value("data", self.data, GivenPaths)
+        checked_value("relearn", self.relearn, GivenPaths)
+
         # A frozen dataclass sets its own fields by object's method.
         given = {
             "checkpoints": typed_checkpoints(self.checkpoints),
@@ -268,9 +276,10 @@ class Request:
             object.__setattr__(self, name, values)
 
         for name in ("manifest", "output", "scores"):
-            value = getattr(self, name)
+            value = checked_value(name, getattr(self, name), Path | None)
             if value is not None:
                 object.__setattr__(self, name, _path(value))
+        self.check_fields()
 
         options.text_in_dossier(self.formats, show_text=self.show_text)
         self._check_options()
@@ -295,6 +304,7 @@ class Request:
             "--limit": self.limit is not None and not options.is_count(self.limit),
             "--batch-size": self.batch_size != "auto"
             and not options.is_count(self.batch_size),
+            "--shard": not 0 <= self.shard[0] < self.shard[1],
             "--jobs": self.jobs not in ("auto", 1) and not self.can_use_processes,
             "--address": self.address is not None and not on_ray,
             # A batch script of SLURM sets the variables of its first task: no error.

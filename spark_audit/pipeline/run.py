@@ -19,6 +19,7 @@ from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import IncompleteError
 from spark_audit.files import alone
+from spark_audit.manifest.schema import Manifest
 from spark_audit.messages import is_watched, say
 from spark_audit.messages import progress as shown
 from spark_audit.options import BatchSize
@@ -47,7 +48,6 @@ from spark_audit.pipeline.request import (
 from spark_audit.report.audit_report import AuditReport, read_report
 
 if TYPE_CHECKING:
-    from spark_audit.manifest.schema import Manifest
     from spark_audit.pipeline.handed_scores import GivenScores
 
 LOCK = ".report.lock"
@@ -110,6 +110,10 @@ def run(
     >>> sa.run(request).report.status
     'complete'
     """
+    if scores is not None:
+        from spark_audit.pipeline.handed_scores import check_scores
+
+        check_scores(scores)
     # Scores that are handed over must be checked, also if a report is there already.
     folder = up_to_date.unchanged(request) if scores is None else None
     if folder is not None:
@@ -261,7 +265,7 @@ def audit(
     ------
     SparkError
         As for :func:`run`.
-    TypeError
+    ArgumentError
         If there is no such argument (the error names the nearest), or a value has a
         wrong type.
 
@@ -300,7 +304,7 @@ def audit(
         base=base_path,
         baseline=baseline,
         manifest=Path(manifest) if isinstance(manifest, str | Path) else None,
-        open_manifest=_open_manifest(manifest),
+        open_manifest=manifest if isinstance(manifest, Manifest) else None,
         audits=given_audits(audits),
         scores=score_folder,
         output=_path(output),
@@ -336,24 +340,6 @@ def _report_of(
     if report is None:
         raise IncompleteError("other workers have not scored their part")
     return report
-
-
-def _open_manifest(manifest: Manifest | str | Path | None) -> Manifest | None:
-    """Return a manifest that was given itself; ``None`` for its file, or without one.
-
-    Raises
-    ------
-    TypeError
-        If it is something else.
-    """
-    from spark_audit.manifest.schema import Manifest
-
-    if manifest is None or isinstance(manifest, str | Path):
-        return None
-    if not isinstance(manifest, Manifest):
-        given_type = type(manifest).__name__
-        raise TypeError(f"manifest: give a Manifest or its file, not {given_type}")
-    return manifest
 
 
 def _text(value: str | Path | None) -> str | None:

@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_audit.arguments import checked_call
 from spark_audit.cells_html import CellList
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report import folder as report_folder
@@ -65,6 +66,7 @@ class AuditReport(Report):
         fields = {name: getattr(report, name) for name in Report.model_fields}
         return cls.model_construct(set(report.model_fields_set), **fields)
 
+    @checked_call
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """Return the rows as a frame, one figure per line.
 
@@ -79,6 +81,7 @@ class AuditReport(Report):
         """
         return report_frame(self, of)
 
+    @checked_call
     def plot(self, name: str) -> ReportFigure:
         """Draw one of the report's figures; :attr:`plots` lists those that it has.
 
@@ -104,7 +107,7 @@ class AuditReport(Report):
         InputError
             If there is no such figure, or the report has no data for it; it names
             those that can be drawn.
-        TypeError
+        ArgumentError
             If the name is no text.
         """
         return drawing.plot(rounded_for_owner(self), name)
@@ -134,6 +137,7 @@ class AuditReport(Report):
         """The state of each checkpoint, with its evidence, the worst first."""
         return CellList(checkpoint_states(self), partial(states_html, self))
 
+    @checked_call
     def gate(self, rules: str | Sequence[str] = ()) -> list[RuleOutcome]:
         """Return the outcome of rules on each checkpoint, as ``spark-audit gate`` does.
 
@@ -152,6 +156,7 @@ class AuditReport(Report):
         outcomes = check(self, [parse_rule(rule) for rule in rules or DEFAULT_RULES])
         return CellList(outcomes, partial(outcomes_html, outcomes))
 
+    @checked_call
     def save(
         self,
         folder: str | Path,
@@ -181,6 +186,7 @@ class AuditReport(Report):
         )
 
 
+@checked_call
 def read_report(folder: str | Path) -> AuditReport:
     """Read ``report.json`` of a report folder.
 

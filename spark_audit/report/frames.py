@@ -53,7 +53,7 @@ def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
     ------
     InputError
         If there is no such list or table; the message lists the known names.
-    TypeError
+    ArgumentError
         If the name is no text.
     """
     check_table_name(of)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from spark_audit.arguments import checked_call
 from spark_audit.cells_html import cell_html, short_repr
 from spark_audit.results.findings import Finding, Guard, by_severity
 from spark_audit.results.frames import frame
@@ -87,6 +88,7 @@ class AuditResult:
             "sentences: verdict.",
         )
 
+    @checked_call
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """Return the results as a frame with one figure per line.
 

@@ -24,6 +24,7 @@ from typing import (
 
 from pydantic import BaseModel
 
+from spark_audit.arguments import wrong_value
 from spark_audit.errors import InputError, choose
 from spark_audit.results.report_checks import TEXT_COLUMNS
 
@@ -106,7 +107,7 @@ def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.Data
     ------
     InputError
         If there is no such list or table; the message lists the known names.
-    TypeError
+    ArgumentError
         If the name is no text.
     """
     check_table_name(of)
@@ -124,11 +125,11 @@ def check_table_name(of: object) -> None:
 
     Raises
     ------
-    TypeError
+    ArgumentError
         Names the argument and its type.
     """
     if not isinstance(of, str):
-        raise TypeError(f"of: {type(of).__name__} is not the name of a table")
+        raise wrong_value("of", of, "not the name of a table")
 
 
 def frame_of_records(

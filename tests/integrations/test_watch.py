@@ -187,9 +187,9 @@ def test_base_that_is_not_the_manifests_is_refused_at_the_beginning(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"model": "runs/mine"}, "model: .* not str"),
-        ({"model": None}, "model: .* not NoneType"),
-        ({"base": 3}, "base: int is neither"),
+        ({"model": "runs/mine"}, "model: .runs/mine. is not the model"),
+        ({"model": None}, "model: None is not the model"),
+        ({"base": 3}, "base: 3 is neither"),
         ({"base": ["models/base"]}, "base: list is neither"),
         ({"audit": "nll"}, "did you mean 'audits'"),
     ],

@@ -252,7 +252,7 @@ def test_a_manifest_in_memory_gives_the_figures_of_its_file(
     of_file = audit("file", model)
     assert_equal_figures(in_memory, of_file)
     assert in_memory.manifest.name == of_file.manifest.name
-    with pytest.raises(TypeError, match="give a Manifest or its file, not dict"):
+    with pytest.raises(TypeError, match="manifest: dict is neither a Manifest"):
         sa.audit(model, {}, **settings)
 
 
@@ -280,11 +280,11 @@ def test_an_open_checkpoint_with_the_name_of_a_path_is_refused(
 @pytest.mark.parametrize(
     ("checkpoints", "problem"),
     [
-        (3, "checkpoints: int is neither"),
-        (None, "checkpoints: NoneType is neither"),
-        ([3], "checkpoints: int is neither"),
-        ({"m": 3}, r"checkpoints\['m'\]: int is neither"),
-        ({"m": ["runs/1", None]}, r"checkpoints\['m'\]: NoneType is neither"),
+        (3, "checkpoints: 3 is neither"),
+        (None, "checkpoints: None is neither"),
+        ([3], "checkpoints: 3 is neither"),
+        ({"m": 3}, r"checkpoints\['m'\]: 3 is neither"),
+        ({"m": ["runs/1", None]}, r"checkpoints\['m'\]: None is neither"),
         ({1: "runs/mine"}, "the name 1 is not a text"),
     ],
 )
@@ -297,3 +297,27 @@ def test_relearning_is_refused_for_what_is_open(audit, tiny_base, manifest) -> N
     loaded = sa.open_checkpoint(tiny_base, device="cpu")
     with pytest.raises(InputError, match="one is given open"):
         audit("again", {"m": loaded}, relearn=manifest)
+
+
+def test_a_manifest_is_built_from_a_path_an_open_checkpoint_or_a_model(
+    tiny_base,
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    opened = sa.open_checkpoint(tiny_base, name="base", device="cpu")
+    of_file = build_manifest(examples(), opened, name="m", caliper=2.0)
+    for reference in (tiny_base, str(tiny_base), model):
+        built = build_manifest(examples(), reference, name="m", caliper=2.0)
+        assert built.pairs == of_file.pairs
+        assert built.reference.tokenizer_sha256 == of_file.reference.tokenizer_sha256
+
+    # A model that was loaded from no folder needs its tokenizer.
+    model.config._name_or_path = ""
+    with pytest.raises(CheckpointError, match="tokenizer is not known"):
+        build_manifest(examples(), model, name="m")
+    built = build_manifest(
+        examples(), model, name="m", caliper=2.0, tokenizer=tokenizer
+    )
+    assert built.pairs == of_file.pairs
+    with pytest.raises(sa.SparkError, match="^reference: 3 is neither a path"):
+        build_manifest(examples(), 3, name="m")  # type: ignore[arg-type]

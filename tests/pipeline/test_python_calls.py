@@ -116,7 +116,9 @@ def test_scores_of_something_else_are_refused_in_one_line(scene, tmp_path, tiny_
     assert "not from a manifest" in error_of(sa.score(base, items))
 
     for wrong in (3, {}, {"mine": 3}):
-        with pytest.raises(TypeError, match="scores: give what"):
+        with pytest.raises(
+            TypeError, match="scores: .* is neither what sa.score returns"
+        ):
             audited(scene, tmp_path / "report", scores=wrong)
 
 
@@ -178,7 +180,7 @@ def test_a_value_that_the_command_line_refuses_is_refused_in_python(option, valu
 
 @pytest.mark.parametrize("audits", [3, None, [3]])
 def test_what_is_no_audit_is_named(audits):
-    with pytest.raises(TypeError, match="audits: (3|None) is neither the name"):
+    with pytest.raises(TypeError, match=r"audits(\[0\])?: (3|None) is neither"):
         sa.audit("runs/mine", "m.json", audits=audits)
 
 

@@ -103,11 +103,11 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
     assert result.results == same.results
     assert any(row.value is not None for row in result.results)
     for bare in (scores, {"mine": next(iter(scores.values()))}, scores.keys()):
-        with pytest.raises(TypeError, match="tables: give the scores of each checkpo"):
+        with pytest.raises(TypeError, match="tables: .* scores of each checkpoint"):
             sa.audits.Matched()(bare, path)
-    with pytest.raises(TypeError, match="manifest: int is no path"):
+    with pytest.raises(TypeError, match="manifest: 3 is neither"):
         sa.audits.Matched()({"mine": scores}, 3)
-    with pytest.raises(TypeError, match="checkpoint: int is neither a path"):
+    with pytest.raises(TypeError, match="checkpoint: 3 is neither a path"):
         sa.score(3, [])  # type: ignore[arg-type]
     request = Request(audits="matched", checkpoints="runs/a", manifest="m", data=())  # type: ignore[arg-type]
     assert request == Request(

@@ -315,14 +315,14 @@ def test_a_bad_value_is_refused_in_the_words_of_python(
     ("changed", "message"),
     [
         ({"bse": "b"}, "did you mean 'base'"),
-        ({"data": 3}, "data: int"),
-        ({"data": ["a", None]}, "data: NoneType"),
-        ({"order": None}, "order: NoneType"),
-        ({"order": ["a", 2]}, "order: int"),
-        ({"lora_targets": 3}, "lora_targets: int"),
-        ({"device": None}, "device: NoneType"),
-        ({"output": None}, "output: NoneType"),
-        ({"settings": ["lr=1"]}, "settings: list"),
+        ({"data": 3}, "data: 3 is neither a path nor a list of paths"),
+        ({"data": ["a", None]}, r"data\[1\]: None is not a path"),
+        ({"order": None}, "order: None is neither"),
+        ({"order": ["a", 2]}, r"order\[1\]: 2 is not a text"),
+        ({"lora_targets": 3}, "lora_targets: 3 is neither"),
+        ({"device": None}, "device: None is not a text"),
+        ({"output": None}, "output: None is not a path"),
+        ({"settings": ["lr=1"]}, "settings: list is neither"),
     ],
 )
 def test_a_wrong_argument_is_a_type_error_at_the_call(changed, message, call):

@@ -108,6 +108,7 @@ class Extraction(Audit):
     ] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         listed(self.prompts)
 
     @classmethod

@@ -137,6 +137,7 @@ class Matched(Audit):
 
     def __post_init__(self) -> None:
         """Refuse options without a meaning, when the command line is read."""
+        super().__post_init__()
         if self.replicates and self.replicates < FEWEST_REPLICATES:
             # Fewer replicates have no 2.5% quantile.
             raise InputError(

@@ -180,6 +180,7 @@ class Membership(Audit):
         return columns
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.blind_permutations and self.blind_permutations < MIN_PERMUTATIONS:
             raise InputError(
                 f"{self.blind_permutations} permutations cannot give a p below 0.05",

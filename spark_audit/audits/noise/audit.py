@@ -120,6 +120,7 @@ class Noise(base.Audit):
     draws: Annotated[int, "random draws of noise per scale"] = DRAWS_OF_NOISE
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # Refuse scales that are no positive numbers.
         self._scales()
         if self.draws < 1:

@@ -153,8 +153,8 @@ class Utility(OfSeries):
     )
 
     def __post_init__(self) -> None:
-        one_of(self.scorer, "--scorer", SCORERS)
         super().__post_init__()
+        one_of(self.scorer, "--scorer", SCORERS)
 
     @classmethod
     def is_of_nobody(cls, unit: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from spark_audit.arguments import checked_call
+from spark_audit.arguments import checked_call, wrong_value
 from spark_audit.data.chat.formats import (
     TEMPLATE_ROLES,
     Conversation,
@@ -114,6 +114,8 @@ def import_chat(
     >>> sa.import_chat("chat.jsonl", "new.jsonl", task="chat", tokenizer=tokenizer)
     {'train': 2}
     """
+    if not callable(tokenizer):
+        raise wrong_value("tokenizer", tokenizer, "not a tokenizer")
     _check_options(
         task=task,
         supervised=supervised,

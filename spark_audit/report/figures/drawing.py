@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TypeAlias
 
+from spark_audit.arguments import wrong_value
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of
 from spark_audit.report.cells import is_shared
@@ -157,7 +158,7 @@ def _draw_function(name: str) -> Callable[[View], Sketch | None]:
 def plot(report: Report, name: str) -> ReportFigure:
     """Draw a figure; see :meth:`spark_audit.report.audit_report.AuditReport.plot`."""
     if not isinstance(name, str):
-        raise TypeError(f"name: {type(name).__name__} is not the name of a figure")
+        raise wrong_value("name", name, "not the name of a figure")
 
     name = FORMER_NAMES.get(name, name)
     # Refuse an unknown name, and a figure without data.

@@ -1,0 +1,217 @@
+"""Every argument of what Python exports refuses a value of a wrong type in one line."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import spark_audit as sa
+import spark_train
+from spark_audit.arguments import ArgumentError, checked_call, checked_value
+from spark_audit.integrations.transformers import AuditCallback
+from spark_audit.report.audit_report import AuditReport
+from spark_audit.spoken_options import for_command_line
+
+NEEDED: Mapping[str, Any] = {
+    "base": "models/base",
+    "checkpoint": "runs/mine",
+    "checkpoints": "runs/mine",
+    "data": "rows.jsonl",
+    "examples": [],
+    "folder": "reports/mine",
+    "name": "m",
+    "of": "results",
+    "output": "out",
+    "path": "m.json",
+    "plan": {},
+    "reference": "models/base",
+    "seed": 0,
+    "source": "m.json",
+    "task": "notes",
+}
+"""Argument that a call needs -> a value of a right type."""
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{
+        f"sa.{name}": getattr(sa, name)
+        for name in sa.__all__
+        if inspect.isfunction(getattr(sa, name))
+    },
+    "spark_train.run": spark_train.run,
+    "spark_train.stages": spark_train.stages,
+    "AuditCallback": AuditCallback,
+    "AuditReport.to_frame": AuditReport.to_frame,
+    "AuditReport.plot": AuditReport.plot,
+    "AuditReport.gate": AuditReport.gate,
+    "AuditReport.save": AuditReport.save,
+    "AuditResult.to_frame": sa.AuditResult.to_frame,
+}
+
+
+class Wrong:
+    """A value that no argument takes."""
+
+
+def calls() -> Iterator[Any]:
+    """Yield each function with each of its arguments."""
+    for label, function in FUNCTIONS.items():
+        for name in inspect.signature(function).parameters:
+            if name != "self":
+                yield pytest.param(function, name, id=f"{label}-{name}")
+
+
+@pytest.fixture(autouse=True)
+def as_python_calls() -> Iterator[None]:
+    with for_command_line(is_running=False):
+        yield
+
+
+@pytest.fixture
+def folder_of_scene(scene_of_examples, monkeypatch) -> Mapping[str, Any]:
+    """The folder of a scene, in which paths of examples exist."""
+    monkeypatch.chdir(scene_of_examples["folder"])
+    return scene_of_examples
+
+
+@pytest.mark.parametrize(("function", "name"), [*calls()])
+def test_a_value_of_a_wrong_type_is_named_in_one_line(function, name, folder_of_scene):
+    scene = folder_of_scene
+    values = {
+        **NEEDED,
+        "manifest": scene["manifest"],
+        "loaded": scene["base"],
+        "model": scene["model"],
+        "request": sa.Request(checkpoints="runs/mine", manifest="m.json"),
+        "tokenizer": scene["base"].tokenizer,
+        "self": sa.read_report("reports/mine"),
+    }
+    parameters = inspect.signature(function).parameters
+    given = {
+        key: values[key]
+        for key, parameter in parameters.items()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind is not inspect.Parameter.VAR_POSITIONAL
+    }
+    positional: list[Any] = []
+    if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+        positional = [Wrong()]
+    else:
+        given[name] = Wrong()
+
+    with pytest.raises(TypeError) as error:
+        function(*positional, **given)
+    assert isinstance(error.value, sa.SparkError)
+    assert str(error.value).startswith(name)
+    assert "Wrong" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("seed", "a", "seed: 'a' is not a whole number"),
+        ("seed", True, "seed: True is not a whole number"),
+        ("seed", 1.5, "seed: 1.5 is not a whole number"),
+        ("shard", "1/2", "shard: '1/2' is not a pair of whole numbers"),
+        ("shard", (1, 2, 3), "shard: tuple is not a pair of whole numbers"),
+        ("jobs", "many", "jobs: 'many' is neither a whole number nor 'auto'"),
+        ("relearn_lr", "high", "relearn_lr: 'high' is not a number"),
+        ("data", ["a", 3], "data[1]: 3 is not a path"),
+        ("formats", 3, "formats: 3 is neither a text nor a list of texts"),
+        ("baseline", ["er"], "baseline: list is not a text"),
+        ("scores", 3.5, "scores: 3.5 is neither what sa.score returns"),
+        ("base", 3, "base: 3 is neither a path nor an open checkpoint nor a model"),
+        ("show_text", "yes", "show_text: 'yes' is not True or False"),
+    ],
+)
+def test_the_message_has_argument_value_and_what_is_expected(name, value, message):
+    with pytest.raises(ArgumentError) as error:
+        sa.audit("runs/mine", "m.json", **{name: value})
+    assert str(error.value).startswith(message)
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("shard", [(4, 4), (-1, 4), (0, 0)])
+def test_a_shard_is_a_part_of_the_work(shard):
+    with pytest.raises(sa.SparkError, match="^shard: is no part of the work"):
+        sa.audit("runs/mine", "m.json", shard=shard)
+
+
+def test_an_open_base_that_is_none_is_named():
+    with pytest.raises(ArgumentError, match="^base: 3 is neither a path"):
+        sa.open_checkpoint("runs/mine", base=3)  # type: ignore[arg-type]
+
+
+def test_a_misspelt_choice_is_answered_with_the_nearest():
+    with pytest.raises(ArgumentError, match=r"^format: 'jsnl' .* mean 'jsonl'"):
+        sa.import_rows("x", "y", task="t", format="jsnl")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AuditCallback("m.json", rules="x"), "AuditCallback() has no argument"),
+        (lambda: AuditCallback("m.json", fail_on="x"), "did you mean 'fail_if'?"),
+        (lambda: sa.Request(checkpoints="x", sed=1), "did you mean 'seed'?"),
+        (lambda: sa.Request(checkpoints="x", seed="a"), "seed: 'a' is not a whole"),
+        (lambda: sa.Request(checkpoints=3), "checkpoints: 3 is neither a path"),
+        (lambda: sa.audits.Matched(replicats=3), "did you mean 'replicates'?"),
+        (lambda: sa.audits.Matched(replicates="x"), "replicates: 'x' is not a whole"),
+        (lambda: sa.audits.Noise(sigmas=0.1), "sigmas: 0.1 is not a text"),
+        (lambda: sa.audits.Stages(order=["a"]), "order: list is not a text"),
+        (lambda: spark_train.run("d", base="b", output="r", seed="a"), "seed: 'a' is"),
+    ],
+)
+def test_classes_and_training_refuse_alike(make, message):
+    with pytest.raises(ArgumentError) as error:
+        make()
+    assert message in str(error.value)
+
+
+def test_no_text_of_rows_stands_in_an_error():
+    rows: Any = [{"prompt": "Call 555-0142"}, "Call 555-0142"]
+    for given in (rows[:1], rows[1:]):
+        with pytest.raises(ArgumentError) as error:
+            sa.annotate(given)
+        assert "examples[0]: " in str(error.value)
+        assert "555" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "taken"),
+    [
+        (np.int64(3), int, 3),
+        (np.float32(0.5), float, 0.5),
+        (3, float, 3),
+        (np.array(["a", "b"]), Sequence[str], ["a", "b"]),
+        (pd.Series([1, 2]), Sequence[int], [1, 2]),
+        ([1, np.int64(2)], tuple[int, int], (1, 2)),
+        ("a.csv", Path | None, Path("a.csv")),
+        ("a.csv", str | Path, "a.csv"),
+        (None, Literal["a"] | None, None),
+        ({"a": np.int64(1)}, Mapping[str, int], {"a": 1}),
+        (len, Callable[..., int], len),
+    ],
+)
+def test_values_of_other_libraries_are_taken(value, wanted, taken):
+    got = checked_value("x", value, wanted)
+    assert got == taken
+    assert type(got) is type(taken)
+
+
+def test_what_fits_is_handed_on_itself():
+    rows = ["a", "b"]
+    generator = (row for row in rows)
+
+    @checked_call
+    def taken(rows: Sequence[str], lazy: Any = None) -> Any:
+        return rows, lazy
+
+    assert taken(rows, generator)[0] is rows
+    assert taken(rows, generator)[1] is generator
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        taken()  # type: ignore[call-arg]
