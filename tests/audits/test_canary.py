@@ -24,6 +24,7 @@ from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import key_of
 from spark_audit.results import Contrast
 from spark_audit.scoring.table import TokenTable
+from spark_audit.sentences import render
 from spark_audit.stats.canary_ranks import null_moments
 
 
@@ -214,7 +215,7 @@ def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(plant_ca
     for record in result.tables["canary_epsilon"]:
         if record["checkpoint"] in ("kind", "more"):
             assert record["epsilon_per_record"] is None
-            assert "held-out canaries" in record["says"]
+            assert record["says"] == render("canary.ungrounded")
 
 
 @pytest.mark.parametrize(("n", "is_found"), [(10, True), (4, False)])

@@ -11,7 +11,18 @@ from planted_canaries import PARTS, guard
 from spark_audit.audits.canary.epsilon import one_run_table
 from spark_audit.audits.canary.ranked_canaries import RankedCanaries
 from spark_audit.audits.canary.ranks import ranked
+from spark_audit.sentences import render
 from spark_audit.stats.epsilon_bounds import candidate_guess_bound, one_run_bound
+
+
+def bound_sentence(key: str, record: dict[str, Any], assumed: str) -> str:
+    """The sentence of a key on the bound of a record, by how canaries were chosen."""
+    return render(
+        f"canary.{key}",
+        **record,
+        epsilon=record["epsilon_per_record"],
+        assumed=assumed,
+    )
 
 
 def test_epsilon_is_bounded_per_canary_and_per_record(plant_canaries):
@@ -37,20 +48,19 @@ def test_epsilon_is_bounded_per_canary_and_per_record(plant_canaries):
             bound.canary
         )
         assert by_dose_and_k[dose, k]["significance"] == pytest.approx(0.05 / 17)
-        assert "(99.706% confidence" in by_dose_and_k[dose, k]["says"]
+        said_of_bound = by_dose_and_k[dose, k]["says"]
+        expected = bound_sentence("bounded_other", by_dose_and_k[dose, k], "drawn")
+        assert said_of_bound == expected
     assert [r["declared"] for r in by_dose_and_k.values()].count(True) == 1
     assert all_doses["declared"]
     once = by_dose_and_k["1", 1]
     assert once["epsilon_per_record"] == once["epsilon_per_canary"]
-    wording = (
-        "the training run is not eps-DP for eps < 1.504 per record (95% confidence"
-    )
-    assert all_doses["says"].startswith(wording)
-    drawn = "if each canary was drawn at random from its candidates"
+    assert all_doses["says"] == bound_sentence("bounded", all_doses, "drawn")
+    drawn = render("canary.drawn")
     assert drawn in all_doses["says"]
     quiet = canary(planted.tables(loud=9.0, quiet=0.0), planted.manifest)
     nothing = [r for r in quiet.tables["canary_epsilon"] if r["checkpoint"] == "quiet"]
-    assert {r["says"] for r in nothing} == {"a bound of 0 proves nothing"}
+    assert {r["says"] for r in nothing} == {render("canary.bound_of_0")}
     assert drawn in said(quiet, "loud")
     # Two checkpoints share the 5 % of declared bounds, and of the others.
     for record in quiet.tables["canary_epsilon"]:
@@ -93,8 +103,8 @@ def test_epsilon_from_the_coins_of_one_run(plant_canaries):
     assert all_doses["add_remove_per_record"] == bound.record_add_remove
     assert 0 < all_doses["epsilon_per_record_at_delta"] <= bound.record
     assert all_doses["gaussian_mu_per_record"] > 0
-    assert "a coin decided which one of a pair was planted" in all_doses["says"]
-    assert table["quiet", "full", "all"]["says"] == "a bound of 0 proves nothing"
+    assert all_doses["says"] == bound_sentence("bounded", all_doses, "tossed")
+    assert table["quiet", "full", "all"]["says"] == render("canary.bound_of_0")
 
 
 def frame_of(tables: Any, manifest: Any) -> Any:
@@ -125,7 +135,7 @@ def test_no_epsilon_is_claimed_without_the_positive_control(plant_canaries):
     )
     assert guard(result, "positive control").passed is False
     for record in result.tables["canary_epsilon"]:
-        assert record["says"] == "no bound: the positive control was not detected"
+        assert record["says"] == render("canary.uncontrolled")
         assert record["epsilon_per_record"] is record["add_remove_per_canary"] is None
     assert any(r["hits"] for r in result.tables["canary_epsilon"])
 

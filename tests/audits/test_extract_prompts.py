@@ -8,7 +8,11 @@ import pytest
 from audited import evidence, extract, natural, plan
 
 from spark_audit.audits.extract.audit import PROMPTED
-from spark_audit.audits.extract.prompt_table import NOT_ASKED, prompt_table
+from spark_audit.audits.extract.prompt_table import (
+    NOT_ASKED,
+    PROMPT_NOT_SCORED,
+    prompt_table,
+)
 from spark_audit.audits.extract.prompts import ScoredTokens, graded, listed
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import components_of
@@ -216,7 +220,7 @@ def test_a_prompt_that_no_row_can_be_asked_with_has_a_row_and_the_reason(make_ca
     # What can be asked but was not scored is another reason.
     (_, row) = prompted(scored, manifest, "last16,association")[-2:]
     notes = {r["prompt"]: r["note"] for r in prompted(scored, manifest, prompts)}
-    assert notes["last16"] == "not estimable: the texts of this prompt were not scored"
+    assert notes["last16"] == f"not estimable: {PROMPT_NOT_SCORED}"
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

@@ -350,7 +350,7 @@ def test_a_base_that_has_read_the_rows_fails_its_guard(make_world):
     before = row_of(result, "base", "loss").value
     assert read.facts["score"].value == pytest.approx(before)
     assert read.facts["texts"].value < before
-    assert "seems to have read these rows" in read.detail
+    assert read.says == "guard.mia.base_read"
 
 
 def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(make_world):

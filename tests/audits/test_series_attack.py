@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits import SeriesAttack
 from spark_audit.audits.base import Context
+from spark_audit.audits.series.staged_rows import NONE_SCORED_BY_ALL
 from spark_audit.results import AuditResult, Finding, Row
 from spark_audit.results.evidence import Evidence
 
@@ -175,7 +176,7 @@ def test_a_series_that_shares_no_scored_row_is_not_said_to_have_few(unscored):
     }
     _, claims = concluded(Evidence.of(series_evidence.units, scores.items()))
     assert claims.says == "series.missing"
-    assert "scored by the untrained model and by every stage" in claims.facts["reason"]
+    assert NONE_SCORED_BY_ALL in claims.facts["reason"]
 
 
 def test_the_table_goes_stage_by_stage():

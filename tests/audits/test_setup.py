@@ -10,6 +10,7 @@ from spark_audit.audits.setup_guards import ALARM, consistent, setup_guards
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
+from spark_audit.sentences import render
 
 Make = Callable[..., Any]
 START, END = 10, 20
@@ -232,14 +233,26 @@ def test_swapped_lists_show_where_nothing_comes_back(scene):
     manifest, reference = scene
     base = scored(reference, noise=0.0)
     learned = scored(reference, change=lambda key: -0.5 * held(key))
-    assert "swapped, or were" in failed(manifest, base=base, x=learned)["held_out_back"]
+    assert (
+        render("guard.sides_likelier_asked")
+        in failed(manifest, base=base, x=learned)["held_out_back"]
+    )
     strings = scored(reference, identifiers=lambda key: -0.5 * held(key) - 0.1)
-    assert "swapped, or were" in failed(manifest, base=base, x=strings)["held_out_back"]
+    assert (
+        render("guard.sides_likelier_asked")
+        in failed(manifest, base=base, x=strings)["held_out_back"]
+    )
     # An overfitted model finds rows that it never saw harder than the base did.
     over = scored(reference, change=lambda key: -0.5 if held(key) else 0.3)
-    assert "swapped, or were" in failed(manifest, base=base, x=over)["held_out_back"]
+    assert (
+        render("guard.sides_likelier_asked")
+        in failed(manifest, base=base, x=over)["held_out_back"]
+    )
     # Without a base, next to the manifest's own scores.
-    assert "swapped, or were" in failed(manifest, x=learned)["held_out_back"]
+    assert (
+        render("guard.sides_likelier_asked")
+        in failed(manifest, x=learned)["held_out_back"]
+    )
 
 
 def test_suppressed_strings_are_no_swapped_lists(scene):

@@ -142,7 +142,7 @@ def test_a_training_that_hardly_moved_anything_is_asked_for(scene):
     )
     guard = fits(scene.manifest, base=base, x=little)["x"]
     assert guard.passed is None
-    assert "very short training" in guard.detail
+    assert "guard.trained_rows_fit_alike" in guard.further
 
 
 def test_few_groups_on_a_side_are_not_judged(make_case):

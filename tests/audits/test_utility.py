@@ -8,6 +8,7 @@ import pytest
 from audited import conclude, evidence, plan, the_one, utility
 
 from spark_audit.audits.base import Context
+from spark_audit.audits.utility.audit import NO_TEST_ROW
 from spark_audit.errors import InputError
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import key_of, task_labels
@@ -141,7 +142,7 @@ def test_train_rows_never_stand_in_for_test_rows(made):
     for metric in ("last", "avg", "bwt", "forgetting", "learning_accuracy"):
         row = find(result.results, metric=metric)
         assert row.status == "not_estimable"
-        assert row.note == "fomc has no test row without a canary"
+        assert row.note == f"fomc {NO_TEST_ROW}"
     absent = find(result.results, metric="accuracy", variant="3", group="task:fomc")
     assert absent.status == "not_estimable"
     accuracy = find(result.results, metric="accuracy", variant="3", group="task:yelp")

@@ -66,7 +66,9 @@ def test_every_example_is_a_command_that_can_be_read():
     usual = f"matched {EXAMPLE_OPTIONS}"
     for line in (*EXAMPLES.values(), *AUDIT_EXAMPLES, usual):
         argv = shlex.split(line)
-        command_app(argv).parse_args(argv)
+        command, bound, _ = command_app(argv).parse_args(argv)
+        assert callable(command)
+        assert bound.arguments
 
 
 def test_skip_leaves_audits_out(requests, capsys):

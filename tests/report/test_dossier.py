@@ -187,8 +187,9 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(case):
     }
     (dossier_path,) = write_dossier(less, Path("nowhere"), WriterInput())
     text = text_of(dossier_path.content)
-    assert "twins : not tested: this audit was not run." in text
-    assert "tested, but the figures are not valid 0.047" not in text
+    assert sentences.render("dossier.not_run") in text
+    # The figure of an attack that is void is not shown.
+    assert "0.047" not in text
 
 
 def test_every_detection_outcome_and_attack_has_its_words():
@@ -293,7 +294,8 @@ def test_with_identifiers_it_is_for_its_owner_only_and_says_so(case, folder):
     ]
     assert command_line(call) == 0
     path = folder / "dossier.html"
-    assert "60 used for training, 30 held out" in path.read_text("utf-8")
+    rows_split = sentences.render("dossier.rows_split", trained=60, held_out=30)
+    assert rows_split in path.read_text("utf-8")
     assert not any(text in path.read_text("utf-8") for text in identifiers(case))
     assert command_line([*call, "--show-text"]) == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

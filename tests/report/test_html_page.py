@@ -23,6 +23,7 @@ from made_reports import (
     said,
 )
 
+from spark_audit import sentences
 from spark_audit.report.figures import drawing
 from spark_audit.report.writers import pages
 from spark_audit.report.writers.writer import WriterInput
@@ -312,7 +313,8 @@ def test_a_table_that_is_cut_to_nothing_names_its_file_and_shows_no_empty_table(
     records = [{"checkpoint": f"c{k}", "draws": k} for k in range(60)]
     text = render(a_report(tables={"matched_placebo": records}))
     page = Page(text)
-    assert "All 60 lines: tables/matched_placebo.csv" in page.text
+    cut_to_nothing = sentences.render("page.cut_all", count=60)
+    assert f"{cut_to_nothing} tables/matched_placebo.csv" in page.text
     assert "--format csv" in page.text
     assert "table-matched_placebo" not in page.ids
 

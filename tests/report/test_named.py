@@ -20,6 +20,7 @@ from spark_audit.report.named import BLIND, evidence_of, named_rows
 from spark_audit.report.persons import changed, persons
 from spark_audit.results import Guard, Row
 from spark_audit.results.evidence import Evidence
+from spark_audit.sentences import render
 
 ROWS, HELD_OUT = 60, 80
 
@@ -123,7 +124,7 @@ def test_nobody_is_named_where_texts_differ_or_were_not_compared(tmp_path, passe
     blind = Guard(name=BLIND, passed=passed, says=says)
     for names, why in lists(made(tmp_path, guards=[blind])).values():
         assert not names
-        assert "not known whether the two sets of texts are alike" in why
+        assert render(says) in why
 
 
 @pytest.mark.parametrize("score", ["loss", "minkpp10"])

@@ -85,7 +85,7 @@ def test_errors_are_one_line_with_their_exit_code(arguments, code, message, caps
 
 
 @pytest.fixture
-def arguments_of(monkeypatch):
+def arguments_asked(monkeypatch):
     """What training is asked for; it is tested elsewhere."""
     arguments: dict[str, Any] = {}
 
@@ -103,17 +103,17 @@ def arguments_of(monkeypatch):
     return arguments
 
 
-def test_every_flag_reaches_training(arguments_of, capsys):
+def test_every_flag_reaches_training(arguments_asked, capsys):
     arguments = [*RUN, "--data", "e", "f", "--set", "lr=1", "ptpc.ul=off", "--seed=3"]
     arguments += ["--device", "cpu", "--dtype", "bfloat16", "--gradient_checkpointing"]
     arguments += ["--lora_targets", "c", "b, a", "--lora-targets", "b"]
     arguments += ["--tokenizer", "t", "--revision", "r", "--dp", "fn", "--json"]
     arguments += ["--trust-remote-code", "--quiet", "--set", " seed = 3"]
     assert run(arguments) == 0
-    assert arguments_of.pop("data") == (Path("d"), Path("e"), Path("f"))
-    assert arguments_of.pop("command") == ("spark-train", *arguments)
-    del arguments_of["loading"]
-    assert arguments_of == vars(Loading()) | {
+    assert arguments_asked.pop("data") == (Path("d"), Path("e"), Path("f"))
+    assert arguments_asked.pop("command") == ("spark-train", *arguments)
+    del arguments_asked["loading"]
+    assert arguments_asked == vars(Loading()) | {
         "method": "seqft",
         "dp": "fn",
         "base": "b",
@@ -136,7 +136,7 @@ def test_every_flag_reaches_training(arguments_of, capsys):
     assert err == "said before\n"
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("arguments_asked")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_the_first_process_prints(rank, monkeypatch, capsys):
     monkeypatch.setattr("spark_train.processes.rank", lambda: rank)
