@@ -61,6 +61,15 @@ def cell_html(
     )
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with what it counts, in the singular for 1.
+
+    >>> counted(1, "figure"), counted(1200, "figure")
+    ('1 figure', '1,200 figures')
+    """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def facts_html(title: str, facts: Mapping[str, object], note: str = "") -> str:
     """Return names and values as HTML for a notebook, without those that are empty."""
     rows = [

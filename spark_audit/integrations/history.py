@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from spark_audit.cells_html import counted
 from spark_audit.integrations.look import AuditLook
 
 HISTORY_COLUMNS = {
@@ -87,6 +88,6 @@ def summary_of(looks: Sequence[AuditLook], costs: Sequence[LookCost]) -> str:
     seconds = sum(cost.seconds for cost in costs)
     share = costs[-1].share_of_time
     return (
-        f"{len(looks)} looks, the last at step {looks[-1].step}; "
+        f"{counted(len(looks), 'look')}, the last at step {looks[-1].step}; "
         f"looking took {seconds:.1f} s, {share:.1%} of the time"
     )

@@ -6,6 +6,7 @@ checkpoint must share with a manifest is a line of :func:`check_fit`.
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -124,9 +125,7 @@ def read_manifest(manifest: str | Path | Manifest) -> Manifest:
     path = Path(manifest).expanduser()
     content = _content_of_file(path)
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
-        raise InputError(
-            "is no SPARK Audit manifest", where=str(path), fix=GIVE_A_MANIFEST
-        )
+        raise _no_manifest(path)
 
     # The digest covers the content exactly as the file has it, including fields that
     # this version does not know.
@@ -158,7 +157,7 @@ def _content_of_file(path: Path) -> object:
             if file.peek(len(ARROW_MAGIC)).startswith(ARROW_MAGIC):
                 return read_arrow(path)
             raw = files.read_whole(file, most=files.data_bytes())
-        return files.parse_json(raw, place=str(path))
+        return _parsed(raw, path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise wrong_paths.no_such_path(path, otherwise=GIVE_A_MANIFEST) from error
     except OSError as error:
@@ -176,6 +175,34 @@ def _content_of_file(path: Path) -> object:
             where=str(path),
             fix=REBUILD_FIX,
         ) from error
+
+
+def _parsed(raw: bytes, path: Path) -> object:
+    """Return the JSON value of a file; say plainly that another file is no manifest.
+
+    A manifest is one JSON object. Of a damaged one the error says how it is damaged.
+    """
+    # An empty file may be one that was not copied whole.
+    starts_as_object = raw.lstrip()[:1] in (b"{", b"")
+    has_byte_order_mark = raw.startswith(files.BYTE_ORDER_MARKS)
+    if not starts_as_object and not has_byte_order_mark:
+        raise _no_manifest(path)
+
+    try:
+        return files.parse_json(raw, place=str(path))
+    except InputError as error:
+        # JSON lines: a whole object, and another one behind it.
+        cause = error.__cause__
+        if isinstance(cause, json.JSONDecodeError) and cause.msg == "Extra data":
+            raise _no_manifest(path) from error
+        raise
+
+
+def _no_manifest(path: Path) -> InputError:
+    """Return the error for a file of another kind."""
+    return InputError(
+        "is no SPARK Audit manifest", where=str(path), fix=GIVE_A_MANIFEST
+    )
 
 
 def check_fit(

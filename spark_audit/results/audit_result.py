@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_audit.arguments import checked_call
-from spark_audit.cells_html import cell_html, short_repr
+from spark_audit.cells_html import cell_html, counted, short_repr
 from spark_audit.results.findings import Finding, Guard, by_severity
 from spark_audit.results.frames import frame
 from spark_audit.results.rows import Contrast, Row, Strict
@@ -76,10 +76,11 @@ class AuditResult:
 
     def _repr_html_(self) -> str:
         """Return its claims as a notebook shows them, without figures."""
-        n_results, n_contrasts = len(self.results), len(self.contrasts)
+        figures = counted(len(self.results), "figure")
+        differences = counted(len(self.contrasts), "difference")
         return cell_html(
-            f"Result of an audit: {n_results} figures, {n_contrasts} differences",
-            ["checkpoint", "audit", "claim", "of"],
+            f"Result of an audit: {figures}, {differences}",
+            ["checkpoint", "audit", "claim", "metric"],
             [
                 (finding.checkpoint, finding.audit, finding.claim, finding.metric)
                 for finding in by_severity(self.findings)

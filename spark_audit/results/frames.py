@@ -26,7 +26,11 @@ from pydantic import BaseModel
 
 from spark_audit.arguments import wrong_value
 from spark_audit.errors import InputError, choose
-from spark_audit.results.report_checks import TEXT_COLUMNS
+from spark_audit.results.report_checks import (
+    ACCURACY_MATRIX,
+    TEXT_COLUMNS,
+    task_of_column,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +45,9 @@ DTYPE_BY_TYPE: dict[type, str] = {
 
 STATE_COLUMNS = ("state", "voided_by")
 """Columns of every list and table of figures on checkpoints."""
+
+PLACE_DTYPES = {"checkpoint": "string", "stage": "Int64", "after": "string"}
+"""Columns of the accuracy matrix that are no tasks, and their dtypes."""
 
 LEFT_OUT_OF_FRAMES = ("facts",)
 """Fields without a column: what sentences are rendered from."""
@@ -114,7 +121,7 @@ def frame(of: str, holder: Any, lists: Mapping[str, type[BaseModel]]) -> pd.Data
     if of in lists:
         return frame_of_records(getattr(holder, of), lists[of])
     if of in holder.tables:
-        return frame_of_table(holder.tables[of])
+        return frame_of_further_table(holder.tables, of)
 
     fix = choose(of, [*lists, *holder.tables])
     raise InputError(f"there is no table {of!r}", fix=fix)
@@ -163,6 +170,41 @@ def frame_of_table(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         {column: _cell(record.get(column)) for column in columns} for record in records
     ]
     return frame_of_rows(rows, dtypes)
+
+
+def frame_of_further_table(
+    tables: Mapping[str, Sequence[Mapping[str, Any]]], of: str
+) -> pd.DataFrame:
+    """Return a further table by its name; the accuracy matrix has a line for a task."""
+    table = frame_of_table(tables[of])
+    return long_accuracy_matrix(table) if of == ACCURACY_MATRIX else table
+
+
+def long_accuracy_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
+    """Return the accuracy matrix with a line for each task after each stage.
+
+    Parameters
+    ----------
+    matrix
+        The columns ``checkpoint``, ``stage`` and ``after``, and one for each task. Of
+        whole checkpoints there are no stages.
+    """
+    if not len(matrix):
+        # A table without records has no columns.
+        matrix = frame_of_rows([], PLACE_DTYPES)
+    if "after" not in matrix:
+        matrix = matrix.assign(after="").astype({"after": "string"})
+    task_columns = [column for column in matrix if column not in PLACE_DTYPES]
+
+    # Columns are numbered meanwhile, since a task may have the name "accuracy".
+    numbers = {task: number for number, task in enumerate(task_columns)}
+    numbered = matrix.rename(columns=numbers)
+    long = numbered.melt([*PLACE_DTYPES], [*numbers.values()], "task", "accuracy")
+    long["task"] = [task_of_column(task_columns[number]) for number in long["task"]]
+
+    types = {"task": "string", "accuracy": "Float64"}
+    measured = long.astype(types).dropna(subset="accuracy")
+    return measured.reset_index(drop=True)
 
 
 def _dtype_of_values(column: str, values: Iterable[object]) -> str:

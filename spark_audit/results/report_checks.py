@@ -24,6 +24,13 @@ RESERVED_TABLES = ("results", "contrasts", "guards")
 ACCURACY_MATRIX = "accuracy_matrix"
 """Table with a column for each task, whose names are the user's."""
 
+ACCURACY_PLACES = ("checkpoint", "stage", "after")
+"""Columns of the accuracy matrix that are no tasks."""
+
+_PREFIX_OF_TASK = "task:"
+"""What stands before a task that has the name of such a column. No name of a task has a
+colon."""
+
 _NAME_OF_TABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 _FILE_OF_REPORT = re.compile(
@@ -80,6 +87,20 @@ def with_visible_text(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [with_visible_text(item) for item in value]
     return value
+
+
+def column_of_task(task: str) -> str:
+    """Return the column of a task in the accuracy matrix.
+
+    >>> column_of_task("reviews"), column_of_task("stage")
+    ('reviews', 'task:stage')
+    """
+    return f"{_PREFIX_OF_TASK}{task}" if task in ACCURACY_PLACES else task
+
+
+def task_of_column(column: str) -> str:
+    """Return the task of a column, the reverse of :func:`column_of_task`."""
+    return column.removeprefix(_PREFIX_OF_TASK)
 
 
 def checked_tables(tables: ReportTables) -> ReportTables:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from spark_audit.cells_html import cell_html, short_repr
+from spark_audit.cells_html import cell_html, counted, short_repr
 from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError, one_of
 from spark_audit.options import BatchSize
@@ -95,7 +95,8 @@ class Scores(dict[Pass, TokenTable]):
     def __repr__(self) -> str:
         """Return the sizes alone: scores of tokens reveal as much as their text."""
         sizes = {
-            scoring_pass.kind: f"{len(table.ids)} texts, {len(table)} tokens"
+            scoring_pass.kind: f"{counted(len(table.ids), 'text')}, "
+            f"{counted(len(table), 'token')}"
             for scoring_pass, table in self.items()
         }
         return short_repr(self, self.checkpoint, **sizes)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_audit.cells_html import counted
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_regular, write_atomically
 
@@ -118,7 +119,8 @@ class TokenTable:
 
     def __repr__(self) -> str:
         """Return the size alone: scores of tokens reveal as much as their text."""
-        return f"TokenTable({len(self.ids)} items, {len(self)} rows, {[*self.columns]})"
+        items, rows = counted(len(self.ids), "item"), counted(len(self), "row")
+        return f"TokenTable({items}, {rows}, {[*self.columns]})"
 
     @cached_property
     def _index_of(self) -> dict[str, int]:

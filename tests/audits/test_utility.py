@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from audited import conclude, evidence, plan, the_one, utility
+from made_reports import made_report
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.utility.audit import NO_TEST_ROW
@@ -103,6 +104,34 @@ def find(rows: Sequence[Row], **wanted: str) -> Any:
 def matrix_of(result: AuditResult, name: str) -> np.ndarray:
     records = [r for r in result.tables["accuracy_matrix"] if r["checkpoint"] == name]
     return np.array([[r[task] for task in TASKS] for r in records])
+
+
+@pytest.mark.parametrize("name", ["stage", "after", "checkpoint", "accuracy"])
+def test_a_task_may_have_the_name_of_a_column_of_the_matrix(made, name):
+    """Its accuracy takes no place of another column, and its name is whole."""
+
+    def change(example: dict[str, Any]) -> None:
+        if example["task"] == "fomc":
+            example["task"] = name
+
+    stages = [{name if t == "fomc" else t: p for t, p in s.items()} for s in LEARNING]
+    manifest = made(change=change)
+    result = utility(series(manifest, "x", stages), manifest)
+    report = made_report("x", tables=result.tables)
+    for frame in (
+        result.to_frame("accuracy_matrix"),
+        report.to_frame("accuracy_matrix"),
+    ):
+        assert {*frame["checkpoint"]} == {"x"}
+        assert {*frame["task"]} == {"yelp", name, "agnews"}
+        of_task = frame[frame["task"] == name]
+        assert [*of_task["stage"]] == [1, 2, 3]
+        assert [*of_task["after"]] == ["yelp", name, "agnews"]
+
+        # The figures are those of the same answers under another name.
+        usual = made()
+        same = utility(series(usual, "x", LEARNING), usual).to_frame("accuracy_matrix")
+        assert [*of_task["accuracy"]] == [*same[same["task"] == "fomc"]["accuracy"]]
 
 
 # --- what is asked --------------------------------------------------------------------

@@ -106,13 +106,23 @@ def test_a_changed_manifest_is_refused(file):
         ),
         (b"\xff\xfe{", "begins with a byte order mark; save as UTF-8 without it"),
         (
-            b"[" * 100_000,
+            b'{"a":' * 100_000,
             "contains NaN, Infinity, a number that is too long, or too many levels",
         ),
-        (
-            b"[]",
-            "is no SPARK Audit manifest; give a file of `spark-audit manifest build`",
-        ),
+        *[
+            (
+                content,
+                "is no SPARK Audit manifest; give a file of `spark-audit manifest "
+                "build`",
+            )
+            for content in (
+                b"[]",
+                b"# Read me\n",
+                b"---\nkind: x\n",
+                b"\x93NUMPY",
+                b'{"id": "r1"}\n{"id": "r2"}\n',
+            )
+        ],
         (
             b'{"kind": "spark-audit-report"}',
             "is no SPARK Audit manifest; give a file of `spark-audit manifest build`",

@@ -11,6 +11,8 @@ from made_reports import figure, guard, made_report, many_clean, mixed_cells
 from spark_audit.cells_html import MAX_REPR, MAX_ROWS_OF_CELL, cell_html, short_repr
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.errors import InputError
+from spark_audit.integrations.history import LookCost, summary_of
+from spark_audit.integrations.look import AuditLook
 from spark_audit.report.audit_report import AuditReport
 from spark_audit.report.disclosure.shared import rounded_for_owner
 from spark_audit.results import AuditResult, Report
@@ -184,3 +186,17 @@ def test_a_plot_is_a_picture_of_the_width_of_the_page(tmp_path):
     assert metadata["alt"].startswith(plotted.title)
     plotted.save(tmp_path / "memory.svg")
     assert (tmp_path / "memory.svg").stat().st_size > 1000
+
+
+def test_one_is_told_in_the_singular():
+    table = TokenTable.from_items([("a", np.zeros(1, np.int32), {})])
+    of_one = Scores({Pass(): table}, checkpoint="mine", model_id="m")
+    assert "1 text, 1 token'" in repr(of_one)
+    assert "(1 item, 1 row, " in repr(table)
+
+    (row, *_) = many_clean(3).results
+    assert "1 figure, 0 differences" in AuditResult(results=[row])._repr_html_()
+    look = AuditLook(step=0, name="base", report=many_clean(1))
+    cost = LookCost(seconds=1.0, share_of_time=0.1)
+    assert summary_of([look], [cost]).startswith("1 look, ")
+    assert summary_of([look, look], [cost]).startswith("2 looks, ")

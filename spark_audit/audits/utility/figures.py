@@ -23,6 +23,7 @@ from spark_audit.audits.base import Audit, Context
 from spark_audit.audits.utility.answers import Series
 from spark_audit.results import Contrast, Finding, Row
 from spark_audit.results.findings import Fact
+from spark_audit.results.report_checks import column_of_task
 from spark_audit.stats import accuracy, accuracy_intervals
 from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.intervals import rate_estimate
@@ -304,7 +305,8 @@ def matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:
             record["after"] = tasks[t]
 
         for i, task in enumerate(tasks):
-            record[task] = None
+            column = column_of_task(task)
+            record[column] = None
             if has_question[i]:
-                record[task] = float(accuracies[t, i])
+                record[column] = float(accuracies[t, i])
         yield record
