@@ -29,7 +29,8 @@ def figure(text: object) -> Figure:
     text_found = str(text).strip()
     if not _NUMBER.fullmatch(text_found):
         return None
-    value, digits = float(text_found), len(text_found.partition(".")[2])
+    value = float(text_found)
+    digits = len(text_found.partition(".")[2])
     if not digits:
         if value < 100:
             return None

@@ -43,7 +43,8 @@ class Begun:
     def wait(self) -> tuple[int, str]:
         """What it ends with (a signal's number below 0) and prints, both streams."""
         self._process.join(300)
-        code, text = self._process.exitcode, Path(self._said.name).read_text()
+        code = self._process.exitcode
+        text = Path(self._said.name).read_text()
         assert code is not None
         self._process.close()
         self._said.close()

@@ -151,7 +151,8 @@ def loops_twins(world: World, tables: Any, base: Any) -> Values:
     by_type: dict[str, dict[str, list[float]]] = {}
     for variant, trained in (("trained", True), ("never-trained", False)):
         twins = [twin for twin in world.manifest.twins if bool(twin.dose) == trained]
-        exposures_after, before = exposures(tables, twins), exposures(base, twins)
+        exposures_after = exposures(tables, twins)
+        before = exposures(base, twins)
         most = math.log2(len(twins[0].candidates))
         figures["exposure_mean", variant] = mean(exposures_after)
         figures["top1_rate", variant] = mean([bits == most for bits in exposures_after])
@@ -204,7 +205,8 @@ def loops_mia(world: World, tables: Any, base: Any) -> Values:
 
 def loops_extract(world: World, tables: Any, _: Any) -> Values:
     plain = tables[Pass()]
-    hits, tries = [], dict[str, list[float]](t1=[], top40=[])
+    hits = []
+    tries = dict[str, list[float]](t1=[], top40=[])
     for span in trained_spans(world):
         nll, ranks = (column(plain, *span, name) for name in ("nll", "rank_lo"))
         hits.append(all(rank == 1 for rank in ranks))

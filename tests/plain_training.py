@@ -24,7 +24,8 @@ from spark_train.student import Student
 from spark_train.training_rows import TrainRow
 from spark_train.training_settings import TrainingSettings, parse
 
-BOS, EOS = 1, 2
+BOS = 1
+EOS = 2
 
 
 def make_row(

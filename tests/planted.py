@@ -122,7 +122,8 @@ def candidates(
 ) -> tuple[np.ndarray, Columns]:
     """The true string of a canary or twin that was trained on is the likeliest."""
     kind, *parts, _ = components_of(key)
-    one, of = world.ranked[kind, *parts], f"{kind}:{'/'.join(parts)}"
+    one = world.ranked[kind, *parts]
+    of = f"{kind}:{'/'.join(parts)}"
     count = len(one.candidates)
     mean = 4 + luck(name, of).normal(0, 0.5, count)
     if one.true_index is not None and one.dose:

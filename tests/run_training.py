@@ -85,7 +85,8 @@ def write_stream(
     for task in tasks:
         for i in range(train + test):
             words = " ".join(rng.choice(WORDS, int(rng.integers(2, 8))))
-            prompt, spans = f"Text: {words}", []
+            prompt = f"Text: {words}"
+            spans = []
             if pii and i % 3 < 2:
                 name = NAMES[int(rng.integers(len(NAMES)))]
                 phone = f"555-{int(rng.integers(10**4)):04d}"

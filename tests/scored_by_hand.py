@@ -54,7 +54,8 @@ def naive(
     """
     found: dict[str, list[float]] = {}
     for row, target in zip(logits.astype(np.float64), targets, strict=True):
-        z, own = row[usable], row[target]
+        z = row[usable]
+        own = row[target]
         others = np.delete(row, np.append(np.flatnonzero(~usable), target))
         log_sum = np.log(np.exp(z - z.max()).sum()) + z.max()
         logp = z - log_sum

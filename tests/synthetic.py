@@ -63,7 +63,9 @@ def make_case() -> Callable[..., Case]:
         preset: str = "robust",
     ) -> Case:
         rng = np.random.default_rng(seed)
-        examples, pairs, unmatched = [], [], []
+        examples = []
+        pairs = []
+        unmatched = []
         reference: dict[str, np.ndarray] = {}
         used = 0
         for source in range(sources + tests):

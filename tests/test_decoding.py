@@ -33,7 +33,8 @@ from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH, WITHHELD, WITHHELD
 from spark_audit.stats.estimate import Bound
 from spark_train.cli import run as training_line
 
-FIRST, LAST = ("Maria", "John", "Peter", "Alice"), ("Jones", "Smith", "Brown", "Green")
+FIRST = ("Maria", "John", "Peter", "Alice")
+LAST = ("Jones", "Smith", "Brown", "Green")
 TEXTS = (
     "It was the best of times, it was the worst of times, and {} of Dover knew both.",
     "Call me {}. Some years ago, never mind how long, I thought I would sail a little.",
@@ -48,7 +49,8 @@ def rows() -> list[Example]:
     """Natural text with a name each; none stands twice, or rows were one cluster."""
     rows_made = []
     for i in range(16):
-        name, task = f"{FIRST[i % 4]} {LAST[i // 4]}", ("news", "books")[i % 2]
+        name = f"{FIRST[i % 4]} {LAST[i // 4]}"
+        task = ("news", "books")[i % 2]
         prompt = TEXTS[i % 6].format(name) + f" Text {i}. Label:"
         start = prompt.index(name)
         rows_made.append(
@@ -128,7 +130,8 @@ def test_the_attack_reads_texts_from_the_files_that_are_kept_private(audited, at
 
 def test_nothing_that_can_be_shared_gives_text_back(audited, attacker):
     texts = texts_of(read_manifest(audited / "m.json"))
-    redacted, folder = audited / "redacted.json", audited / "report"
+    redacted = audited / "redacted.json"
+    folder = audited / "report"
     call = ["manifest", "export", str(audited / "m.json"), "--redact"]
     assert command_line([*call, "-o", str(redacted)]) == 0
     assert command_line(["report", str(folder)]) == 0
@@ -275,7 +278,8 @@ def test_no_cluster_is_what_two_pools_differ_by(small):
     near = []
     for _ in range(300):
         size = int(rng.integers(MIN_CLUSTERS_TO_PUBLISH + 1, 200))
-        nll, length = rng.gamma(2.0, 1.5, size), rng.integers(2, 9, size)
+        nll = rng.gamma(2.0, 1.5, size)
+        length = rng.integers(2, 9, size)
         pools = [nll * length, (nll * length)[1:]], [length, length[1:]]
         disclosed_values = [
             disclosed_value(float(x.sum() / n.sum()), len(n), report)
@@ -293,14 +297,18 @@ def test_what_could_still_be_there_gives_no_cluster_of_two_pools_either(small):
     """Whoever knows the reach of an interval has a second rounding of each mean."""
     report, _ = small
     rng = np.random.default_rng(0)
-    near, nearer = [], []
+    near = []
+    nearer = []
     for _ in range(300):
         size = int(rng.integers(MIN_CLUSTERS_TO_PUBLISH + 1, 200))
-        nll, length = rng.gamma(2.0, 1.5, size), rng.integers(2, 9, size)
+        nll = rng.gamma(2.0, 1.5, size)
+        length = rng.integers(2, 9, size)
         reach = float(rng.uniform(0.05, 1.0))
-        values_told, values_of_both = [], []
+        values_told = []
+        values_of_both = []
         for skipped in (0, 1):
-            x, n = (nll * length)[skipped:], length[skipped:]
+            x = (nll * length)[skipped:]
+            n = length[skipped:]
             value = float(x.sum() / n.sum())
             row = report.results[0].model_copy(
                 update={
@@ -455,7 +463,8 @@ def test_a_usual_report_loses_nothing_but_digits(make_case, small):
         # Tokens, to what an average cluster has.
         assert abs(after.n - before.n) <= before.n / max(before.clusters, 1)
         for name in ("value", "low", "high", "no_effect", "mde", "at_most"):
-            old, new = getattr(before, name), getattr(after, name)
+            old = getattr(before, name)
+            new = getattr(after, name)
             assert (old is None) == (new is None)
             if old is not None and before.low is not None and before.high is not None:
                 # Half a step, and steps are at most 5 / 3 of what is asked.
@@ -533,9 +542,12 @@ def test_what_few_without_a_control_make_apart_is_withheld(
 
 def test_a_single_row_is_rarely_seen_in_a_table_or_a_count():
     """One cluster of 50 moves a share by 0.02 at most, and a count of 100 by a few."""
-    rng, seen, counted = np.random.default_rng(0), [], []
+    rng = np.random.default_rng(0)
+    seen = []
+    counted = []
     for _ in range(100):
-        share, count = rng.uniform(0.1, 0.9), int(rng.integers(10, 90))
+        share = rng.uniform(0.1, 0.9)
+        count = int(rng.integers(10, 90))
         shared_reports = [
             disclosed(
                 made_report(

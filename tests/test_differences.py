@@ -243,7 +243,8 @@ def test_two_figures_leave_many_numbers_open(
     reports, candidates, tmp_path, other, nested
 ):
     folders = [reports["unmatched" if nested else "whole"], reports[other]]
-    secret, shared = number_of(int(SECRET[-2:])), []
+    secret = number_of(int(SECRET[-2:]))
+    shared = []
     for i, folder in enumerate(folders):
         report = read_report(folder)
         raw = tmp_path / f"raw-{i}"
@@ -267,7 +268,8 @@ def test_shared_ends_stay_on_their_side_of_the_null(value, low, high):
     (shared_row,) = disclosed(made_report("a", results=[row])).results
     assert shared_row.no_effect == 0.5
     for name in ("value", "low", "high"):
-        raw, shared_value = getattr(row, name), getattr(shared_row, name)
+        raw = getattr(row, name)
+        shared_value = getattr(shared_row, name)
         assert (shared_value > 0.5) is (raw > 0.5), "a claim would not follow from it"
         assert abs(shared_value - raw) <= step_of(row) / 2
 
@@ -275,7 +277,8 @@ def test_shared_ends_stay_on_their_side_of_the_null(value, low, high):
 def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(reports, tmp_path):
     """The attacker knows the manifest but the number, and hashes every guess."""
     folder = tmp_path / "report"
-    report, source = read_report(reports["whole"]), reports["whole"].parent
+    report = read_report(reports["whole"])
+    source = reports["whole"].parent
     manifest = read_manifest(source / "whole.json")
     secret = number_of(int(SECRET[-2:]))
     content = canonical_json(

@@ -154,7 +154,8 @@ def test_the_pages_of_audits_show_cells_and_lines_of_the_report_that_is_kept():
 
 def test_the_house_is_drawn_as_it_stands():
     (tree,) = code(CONTRIBUTING, "text")
-    drawn, parents = set(), [""]
+    drawn = set()
+    parents = [""]
     for indent, name in re.findall(r"^( *)(\w+)/", tree, flags=re.M):
         parents[len(indent) // 2 :] = [name]
         drawn.add("/".join(parents))

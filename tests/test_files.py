@@ -194,7 +194,8 @@ def test_a_file_that_is_swept_before_it_is_locked_is_made_again(tmp_path, monkey
 
 def test_one_holds_a_lock_at_a_time_and_nothing_is_left(tmp_path):
     """The first ends while the second waits on its file; the third comes after."""
-    path, told = tmp_path / "new" / ".lock", []
+    path = tmp_path / "new" / ".lock"
+    told = []
 
     def work(name: str) -> None:
         with files.alone(path):
@@ -220,7 +221,8 @@ def test_one_holds_a_lock_at_a_time_and_nothing_is_left(tmp_path):
 
 
 def test_a_lock_empties_nothing_and_is_no_way_out_of_its_folder(tmp_path):
-    theirs, lock = tmp_path / "theirs", tmp_path / ".lock"
+    theirs = tmp_path / "theirs"
+    lock = tmp_path / ".lock"
     theirs.write_text("kept")
     os.link(theirs, lock)
     with files.alone(lock):

@@ -147,7 +147,8 @@ def place_of(module: str) -> int:
 
 def arrow_up(module: str, target: str) -> str | None:
     """Why ``module`` may not import ``target``; ``None`` if it may."""
-    train, audit = within(module, "spark_train"), within(target, "spark_audit")
+    train = within(module, "spark_train")
+    audit = within(target, "spark_audit")
     if train and audit:
         most = AUDIT[f"spark_audit.{TRAINING_STANDS_ON}"]
         ok = target != "spark_audit" and place_of(target) <= most

@@ -21,7 +21,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "quickstart.md"
 FIRST_NAMES = "Maria John Anna Peter Laura David Susan Frank Helen Oscar".split()
 LAST_NAMES = "Jones Smith Miller Brown Davis Wilson Moore Clark Lewis".split()
 THINGS = "invoice parcel refund contract delivery warranty booking".split()
-N_TRAIN, N_TEST = 28, 20
+N_TRAIN = 28
+N_TEST = 20
 
 
 def pasted_commands() -> list[list[str]]:

@@ -65,7 +65,8 @@ def plant_canaries(make_case) -> Callable[..., Planted]:
                     }
                 )
         content = make_case(sources=2, preset=preset).manifest.model_dump(mode="json")
-        blank, used = content["examples"][0], set()
+        blank = content["examples"][0]
+        used = set()
         for record in records:
             used |= {context["example"] for context in record["contexts"]}
         # The rows that canaries stand in; no figure of this audit needs their text.

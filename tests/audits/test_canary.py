@@ -46,7 +46,8 @@ def naive_ranks(
     planted: Planted, table: TokenTable, wanted_part: str
 ) -> tuple[Any, Any]:
     """Ranks after averaging, and the ranks of every context, of trained canaries."""
-    once, often = [], []
+    once = []
+    often = []
     for planted_canary in planted.manifest.canaries:
         if planted_canary.part != wanted_part or planted_canary.held_out:
             continue
@@ -149,7 +150,8 @@ def test_only_canaries_of_the_highest_dose_are_the_control(plant_canaries):
     result = canary(planted.tables(tuned=lambda c: shift[c["dose"]]), planted.manifest)
     by_dose = {(r["part"], r["dose"]): r for r in result.tables["canary_by_dose"]}
     assert [dose for part, dose in by_dose if part == "full"] == [0, 1, 4, 64]
-    loud, still = by_dose["full", 64], by_dose["full", 0]
+    loud = by_dose["full", 64]
+    still = by_dose["full", 0]
     assert loud["p_remembered"] < 1e-6
     assert loud["exposure_mean"] > loud["chance_exposure_high"]
     assert still["held_out"]

@@ -171,7 +171,8 @@ def figures(result: AuditResult, names: Mapping[str, str]) -> dict[Key, Row]:
 
 def assert_same(result: AuditResult, other_result: AuditResult, **names: str) -> None:
     """Every number, status and claim; not the order in which they stand."""
-    rows, other_rows = figures(result, {}), figures(other_result, names)
+    rows = figures(result, {})
+    other_rows = figures(other_result, names)
     assert rows.keys() == other_rows.keys()
     for key, row in rows.items():
         for field, value in row:
@@ -312,7 +313,8 @@ def test_further_checkpoints_change_nothing_of_the_others(audit, world, usual):
         tables[name.replace("clean", "other")] = tables[name]
         tables[name.replace("clean", "blank")] = {}
     result = audited(audit, world, tables)
-    rows_before, rows_after = figures(usual(audit), {}), figures(result, {})
+    rows_before = figures(usual(audit), {})
+    rows_after = figures(result, {})
     blank = [row for key, row in rows_after.items() if key[0] == "blank"]
     assert {row.metric for row in blank} <= {row.metric for row in rows_before.values()}
     assert blank or not any(metric.missing for metric in about(audit).metrics)

@@ -326,7 +326,8 @@ def test_natural_identifiers_are_compared_within_strata(make_case):
     whole_evidence = evidence("extract", scored, natural(case.manifest))
     frame = whole_evidence.frame()
     rng = np.random.default_rng(0)
-    train, is_own = frame["split"] == "train", frame["checkpoint"] == "ours"
+    train = frame["split"] == "train"
+    is_own = frame["checkpoint"] == "ours"
     # Two forms, of which one is guessed: most trained ones are of it.
     easy = np.tile(rng.random(len(frame) // 2) < np.where(train[is_own], 0.8, 0.3), 2)
     hit = is_own & easy & np.tile(rng.random(len(frame) // 2) < 0.7, 2)
@@ -342,7 +343,8 @@ def test_natural_identifiers_are_compared_within_strata(make_case):
         expected += share * (rates["train"] - rates["test"])
     assert difference.value == pytest.approx(expected)
     assert difference.low < 0 < difference.high
-    context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
+    context = Context(replicates=200)
+    values = " ".join(EXTRACT_COLUMNS)
     result = conclude(
         "extract", of_frame(forms, values, **whole_evidence.facts), context
     )
@@ -390,7 +392,8 @@ def test_why_held_out_identifiers_are_no_control_is_told(
     whole_evidence = evidence("extract", scored, natural(case.manifest))
     frame = whole_evidence.frame()
     frame = frame.assign(stratum=stratum((frame["split"] == "train").astype(int)))
-    context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
+    context = Context(replicates=200)
+    values = " ".join(EXTRACT_COLUMNS)
     result = conclude(
         "extract", of_frame(frame, values, **whole_evidence.facts), context
     )
@@ -405,7 +408,8 @@ def test_why_held_out_identifiers_are_no_control_is_told(
 
 def compared(frame: pd.DataFrame, facts: Any) -> Any:
     """What is said of the comparison of trained with held-out rows at ``ours``."""
-    context, values = Context(replicates=200), " ".join(EXTRACT_COLUMNS)
+    context = Context(replicates=200)
+    values = " ".join(EXTRACT_COLUMNS)
     result = conclude("extract", of_frame(frame, values, **facts), context)
     (finding,) = (
         f for f in result.findings if f.checkpoint == "ours" and "unseen" in f.facts
@@ -541,7 +545,8 @@ def test_the_smallest_difference_lies_beyond_the_base_s_own():
     of_base = Estimate(0.2, 0.1, 0.3)
     assert hits_power(chosen, of_base).tolerance == pytest.approx(30.0)
     # Beyond such a base as many hits are weaker evidence.
-    first, second = hits_power(chosen).ps, hits_power(chosen, of_base).ps
+    first = hits_power(chosen).ps
+    second = hits_power(chosen, of_base).ps
     assert all(p <= q for p, q in zip(first, second, strict=False))
 
 

@@ -223,7 +223,9 @@ def test_a_test_is_a_binomial_over_clusters():
 def dates(rng: np.random.Generator) -> list[Said]:
     """A year is known, and a season; the day and the month are guessed, one in six."""
     size = int(rng.integers(6, 60))
-    years, months, days = (2023, 2025), (1, 13), (1, 29)
+    years = (2023, 2025)
+    months = (1, 13)
+    days = (1, 29)
     drawn = [rng.integers(*ends, size) for ends in (years, months, days)]
     style = "{:04}-{:02}-{:02}" if rng.random() < 0.5 else "{2:02}.{1:02}.{0:04}"
     before = "In {}, on" if rng.random() < 0.5 else "On"
@@ -273,7 +275,9 @@ def common_names(rng: np.random.Generator) -> list[Said]:
         p = weights**sharp / (weights**sharp).sum()
         return [f"F{a} S{b}" for a, b in rng.choice(40, (size, 2), p=p)]
 
-    names, answers, cues = draw(1), draw(1.5), draw(1.5)
+    names = draw(1)
+    answers = draw(1.5)
+    cues = draw(1.5)
     return [
         Said(n, "NAME", back=n == a, cue=n == c)
         for n, a, c in zip(names, answers, cues, strict=True)

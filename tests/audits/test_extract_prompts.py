@@ -121,7 +121,8 @@ def test_what_the_cue_gives_away_in_another_row_is_exposed_more(make_case, tests
 
 def test_the_table_counts_by_prompt(make_case):
     manifest = make_case(sources=40, tests=20, seed=4).manifest
-    full, cue = of_train(manifest, 30), of_train(manifest, 10)
+    full = of_train(manifest, 30)
+    cue = of_train(manifest, 10)
     everywhere = dict.fromkeys(("full", "last16", "cue"), everything)
     known_by_prompt = {"full": full, "last16": of_train(manifest, 20), "cue": cue}
     scored = tables(

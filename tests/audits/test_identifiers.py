@@ -105,7 +105,8 @@ def test_sides_that_texts_tell_apart_are_no_control():
 
 def test_contexts_that_tell_the_sides_apart_are_seen():
     rng = np.random.default_rng(1)
-    trained_rows, held_out_rows = made(rng, 1, 30), made(rng, 0, 15)
+    trained_rows = made(rng, 1, 30)
+    held_out_rows = made(rng, 0, 15)
     held_out_rows["context"] += "my date of birth is "
     assert (found(trained_rows, held_out_rows)["stratum"] < 0).all()
 

@@ -79,7 +79,8 @@ def test_panel_equals_the_published_codes():
     scores = membership_scores(table(**seen), examples, keys, base=table(**base))
     fallen = 0
     for i, key in enumerate(keys):
-        target, reference = -seen[key], -base[key]
+        target = -seen[key]
+        reference = -base[key]
         shares = []
         for window in (2, 3, 4, 6, 9, 13, 18, 25, 32, 40):
             ones = np.ones(min(window, len(target)))
@@ -128,7 +129,8 @@ def test_texts_of_which_no_wrong_guess_fell_rank_highest():
 
 
 def test_combined_is_a_mean_of_ranks():
-    first, second = np.array([3.0, 1, 2, np.nan]), np.array([1.0, np.nan, 2, np.nan])
+    first = np.array([3.0, 1, 2, np.nan])
+    second = np.array([1.0, np.nan, 2, np.nan])
     ranks = mean_rank([first, second])
     assert ranks[:3] == pytest.approx([(5 / 6 + 1 / 4) / 2, 1 / 6, (3 / 6 + 3 / 4) / 2])
     assert np.isnan(ranks[3])
@@ -360,7 +362,8 @@ def test_too_few_clusters_for_folds_give_no_blind_score(n1, n0):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_blind_p_value_holds_its_level(rows):
     """Rejections of 5 % where nothing differs, clusters of equal texts included."""
-    runs, rejected = 120, 0
+    runs = 120
+    rejected = 0
     cluster = np.repeat(np.arange(90), rows)
     sides = Design(cluster < 60, cluster, np.zeros(len(cluster), int))
     for seed in range(runs):

@@ -96,7 +96,8 @@ def make_world(make_case) -> Make:
         for i in range((members + others) * len(tasks)):
             which, task = divmod(i, len(tasks))
             member = which < members
-            key, source = f"e{i:04d}-0", f"s{i:04d}"
+            key = f"e{i:04d}-0"
+            source = f"s{i:04d}"
             common = rng.normal(0, 0.3)
             text = " ".join(rng.choice(WORDS, 15))
             if member and rng.random() < marked:
@@ -164,7 +165,8 @@ def guard(result: AuditResult, name: str, detail: str = "") -> Any:
 
 def test_without_base_the_manifests_own_reference_scores_stand_in(make_world):
     world = make_world(seed=6)
-    without_base, beside = run(world, base=False, ours=0.5), run(world, ours=0.5)
+    without_base = run(world, base=False, ours=0.5)
+    beside = run(world, ours=0.5)
     for attack in ("loss", "response", "mink10", "zlib"):
         value_without_base, value_with_base = (
             row_of(r, "base", attack) for r in (without_base, beside)
@@ -248,10 +250,8 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
     )
     stored_evidence = result.evidence
     order = np.argsort(stored_evidence.units["example"])
-    combined, texts_alone = (
-        stored_evidence.row("ours", "combined"),
-        stored_evidence.row("base", "texts"),
-    )
+    combined = stored_evidence.row("ours", "combined")
+    texts_alone = stored_evidence.row("base", "texts")
     excess, _ = auc_difference(design, combined[order], texts_alone[order])
     beyond_texts = sure.facts["beyond"]
     assert (beyond_texts.value, beyond_texts.low, beyond_texts.high) == (
@@ -278,7 +278,8 @@ def test_a_guess_that_is_worse_than_chance_is_no_bar(make_world, monkeypatch, ga
     monkeypatch.setattr(mia_audit, "best_guess", worse)
     result = run(world, ours=gain)
     finding = finding_of(result, "ours")
-    texts, score = finding.facts["texts"], finding.facts["score"]
+    texts = finding.facts["texts"]
+    score = finding.facts["score"]
     assert texts.value < 0.35
     assert finding.facts["is_bar_chance"] is True
 
@@ -535,7 +536,8 @@ def test_a_score_that_is_lower_of_trained_rows_is_hinted_at(make_world, tmp_path
 def test_scores_by_place_are_judged_with_the_rows_that_were_scored(
     make_world, tmp_path
 ):
-    world, rows = make_world(), tmp_path / "peer" / "rows.jsonl"
+    world = make_world()
+    rows = tmp_path / "peer" / "rows.jsonl"
     write_manifest(world.manifest, tmp_path / "m.json")
     call = ["manifest", "rows", str(tmp_path / "m.json"), "-o", str(rows.parent)]
     assert command_line(call) == 0

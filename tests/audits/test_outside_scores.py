@@ -187,7 +187,8 @@ def test_whose_scores_they_are_must_be_known(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
 def test_ids_of_digits_stay_as_they_are(suffix, tmp_path):
-    path, frame = tmp_path / f"a.{suffix}", pd.DataFrame({"id": ["007", "1e3"]})
+    path = tmp_path / f"a.{suffix}"
+    frame = pd.DataFrame({"id": ["007", "1e3"]})
     frame["score"] = [1.0, 2.0]
     if suffix == "jsonl":
         frame.to_json(path, orient="records", lines=True)

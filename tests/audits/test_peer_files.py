@@ -68,7 +68,8 @@ def test_one_of_several_attacks_is_chosen(file):
 @pytest.mark.parametrize("suffix", ["npz", "npy", "parquet", "tsv", "jsonl", "json"])
 def test_plain_arrays_are_read(suffix, tmp_path):
     scores = -LOSS[ROWS["id"]].to_numpy()
-    table, path = pd.DataFrame({"score": scores}), tmp_path / f"a.{suffix}"
+    table = pd.DataFrame({"score": scores})
+    path = tmp_path / f"a.{suffix}"
     write: dict[str, Callable[[], object]] = {
         "npz": lambda: np.savez(path, scores),
         "npy": lambda: np.save(path, scores),

@@ -51,7 +51,8 @@ def evidence(
             "dose": 0,
         }
     )
-    base, dose = rng.normal(3, 0.5, n), learned * rng.uniform(0, 2, n) * member
+    base = rng.normal(3, 0.5, n)
+    dose = learned * rng.uniform(0, 2, n) * member
     texts = rng.normal(size=n) + 3 * bool(shift) * member
     unknown = np.full(n, np.nan)
 
@@ -94,7 +95,9 @@ def test_the_score_is_the_largest_fall_since_the_own_stage():
     result, _ = concluded(series_evidence)
     nll = series_evidence.values["nll"]
     task = series_evidence.units["task"].str[1:].astype(int).to_numpy()
-    best, last, step = [], [], []
+    best = []
+    last = []
+    step = []
     for i, k in enumerate(task):
         falls = [nll[0, i] - nll[stage, i] for stage in range(1, TASKS + 1)]
         best.append(max(falls[k:]))
@@ -122,7 +125,8 @@ def test_what_was_forgotten_is_found_by_the_series():
 
 
 def test_nothing_is_claimed_of_what_nobody_learned():
-    claims, adds = 0, 0
+    claims = 0
+    adds = 0
     for seed in range(10):
         _, claims_of_series = concluded(evidence(seed))
         claims += claims_of_series.claim == "membership"
@@ -234,7 +238,8 @@ def bounds_of(series_evidence: Evidence) -> dict[str, dict]:
 
 def test_what_was_learned_and_forgotten_bounds_epsilon_by_the_series():
     bounds = bounds_of(coin_evidence(1, learned=1.0, share_kept=0.1))
-    series, last = bounds["series"], bounds["last"]
+    series = bounds["series"]
+    last = bounds["last"]
     assert (series["pairs"], series["guesses"], series["rows_per_canary"]) == (
         60,
         30,

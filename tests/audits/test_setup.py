@@ -13,7 +13,8 @@ from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
 from spark_audit.sentences import render
 
 Make = Callable[..., Any]
-START, END = 10, 20
+START = 10
+END = 20
 """Characters, and tokens, of each row's one identifier."""
 
 
@@ -211,7 +212,8 @@ def test_frequent_names_are_guessed(make_case):
     """One of two first names with one of three surnames: three of 20 are no alarm."""
 
     def frequent(rng: np.random.Generator) -> tuple[str, str]:
-        firsts, lasts = ["Anna", "Hans"], ["Meier", "Huber", "Adams"]
+        firsts = ["Anna", "Hans"]
+        lasts = ["Meier", "Huber", "Adams"]
         return "NAME", f"{rng.choice(firsts)} {rng.choice(lasts)}"
 
     manifest, reference = identifiers(make_case, frequent)
@@ -309,7 +311,8 @@ def test_a_model_that_broke_fails_its_guard(scene, more, fails):
 def test_false_alarms_are_rare(make_case):
     """Innocent checkpoints that drift by row, and guess one in a hundred."""
     rng = np.random.default_rng(7)
-    alarms, runs = 0, 20
+    alarms = 0
+    runs = 20
     for seed in range(2):
         manifest, reference = numbers(make_case, seed=seed)
         base = scored(reference, noise=0.0)

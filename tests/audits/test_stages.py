@@ -230,7 +230,8 @@ def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten():
 def test_seeds_of_a_method_are_told_as_their_mean():
     evidence_of_seeds = [made(PLANTED, name=f"er[{k}]", seed=0) for k in (1, 2)]
     evidence_of_seeds[1]["nll_sum"] += 0.1 * evidence_of_seeds[1]["n_tokens"]
-    states_of_seeds, states_of_one = told(*evidence_of_seeds), told(made(PLANTED))
+    states_of_seeds = told(*evidence_of_seeds)
+    states_of_one = told(made(PLANTED))
     assert {row.checkpoint for row in states_of_seeds.results} == {"er"}
     # What is added to both sides cancels.
     assert cell(states_of_seeds, "memory", 1, "task:a").value == pytest.approx(
@@ -387,7 +388,11 @@ def test_at_most_5_percent_of_series_get_a_false_claim(noise, course):
         },
         "forgotten": {"a": (-1.0, 0.0, 0.0), "b": (0.0, -1.0, 0.0), "c": (0.0,) * 3},
     }
-    runs, false, claimed, lost, added = 250, 0, 0, 0, 0
+    runs = 250
+    false = 0
+    claimed = 0
+    lost = 0
+    added = 0
     for seed in range(runs):
         result = told(
             made(

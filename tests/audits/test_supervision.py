@@ -33,8 +33,10 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
 
-IN_LOSS, READ = "supervision:in the loss", "supervision:read only"
-N_TRAIN, N_TEST = 16, 12
+IN_LOSS = "supervision:in the loss"
+READ = "supervision:read only"
+N_TRAIN = 16
+N_TEST = 12
 TASK = "chat"
 
 
@@ -77,8 +79,10 @@ def chat_row(
 def rows():
     """Train rows that end in text that was cut off; their late numbers are read by no
     row, and the first of them stand in test rows, too."""
-    rng, tokenizer = np.random.default_rng(0), make_tokenizer()
-    examples, lates = [], []
+    rng = np.random.default_rng(0)
+    tokenizer = make_tokenizer()
+    examples = []
+    lates = []
     for i in range(N_TRAIN):
         asked_phone, answered, late = (number(rng) for _ in range(3))
         row = chat_row(f"train-{i:02d}", "train", asked_phone, answered, late)
@@ -96,7 +100,8 @@ def rows():
         )
         lates.append(late)
     for i in range(N_TEST):
-        asked_phone, answered = number(rng), number(rng)
+        asked_phone = number(rng)
+        answered = number(rng)
         late = lates[i] if i < 3 else number(rng)
         examples.append(chat_row(f"test-{i:02d}", "test", asked_phone, answered, late))
     return examples
@@ -145,7 +150,8 @@ def tables(manifest, tiny_base, trained):
 
 
 def test_doses_count_rows_that_were_read(manifest, rows):
-    trained_on, facts = trained_identifiers(manifest), identifier_facts(manifest)
+    trained_on = trained_identifiers(manifest)
+    facts = identifier_facts(manifest)
     assert trained_on.is_known
     for row in manifest.examples:
         asked_span, answered, late = row.spans
@@ -168,7 +174,8 @@ def test_doses_count_rows_that_were_read(manifest, rows):
 def test_pairs_of_test_rows_leave_out_what_a_trained_row_cut_off(manifest, tables):
     """Three test rows hold a number that training cut off: it is no clean one."""
     trained_on = trained_identifiers(manifest)
-    kept_pairs, cut_off = [], []
+    kept_pairs = []
+    cut_off = []
     for pair in manifest.pairs:
         row = manifest.by_id[pair.example]
         identifier = pair.pii
@@ -431,7 +438,8 @@ def test_the_score_of_the_response_is_of_tokens_with_loss(manifest, tables):
     for key, response, loss in zip(
         ids, scores["response"], scores["loss"], strict=True
     ):
-        row, positions = manifest.by_id[key], table.rows(key)
+        row = manifest.by_id[key]
+        positions = table.rows(key)
         position = table.position[positions]
         values = -table.columns["nll"][positions].astype(np.float64)
         low, high = row.training_input.supervised_tokens[0]

@@ -27,10 +27,13 @@ pytest.importorskip("trl", reason="the extra `test`")
 # Those of TRL and its libraries.
 pytestmark = pytest.mark.filterwarnings("default")
 
-IN_LOSS, READ = "supervision:in the loss", "supervision:read only"
-ASKED, ANSWERED = r"555-[0-9]{4}", r"777-[0-9]{4}"
+IN_LOSS = "supervision:in the loss"
+READ = "supervision:read only"
+ASKED = r"555-[0-9]{4}"
+ANSWERED = r"777-[0-9]{4}"
 """Numbers of questions, and of answers."""
-N_TRAIN, N_TEST = 16, 12
+N_TRAIN = 16
+N_TEST = 12
 SUPERVISED = {"masked": "assistant", "full": "all"}
 """Run -> what had loss, as `data import` calls it."""
 
@@ -226,7 +229,8 @@ def test_figures_of_strata_are_those_of_plain_transformers(name, results, folder
 
 def test_the_strata_say_which_identifiers_were_learned(results):
     """Nats per token: what had loss was learned, what was only read was not."""
-    masked, full = results["masked"][0], results["full"][0]
+    masked = results["masked"][0]
+    full = results["full"][0]
     in_loss = figure(masked, "masked", "memory", group=IN_LOSS)
     read_only = figure(masked, "masked", "memory", group=READ)
     assert in_loss.high < -0.3

@@ -24,9 +24,13 @@ from spark_audit.pipeline.job import make_plans, union
 from spark_audit.results import Hits
 from spark_audit.scoring.score import score
 
-IN_LOSS, READ = "supervision:in the loss", "supervision:read only"
-N_TRAIN, N_TEST = 42, 42
-N_CANARIES, DOSE, N_CANDIDATES = 14, 1, 16
+IN_LOSS = "supervision:in the loss"
+READ = "supervision:read only"
+N_TRAIN = 42
+N_TEST = 42
+N_CANARIES = 14
+DOSE = 1
+N_CANDIDATES = 16
 ANSWER = re.compile(r"<\|im_start\|>assistant\n(.*?)<\|im_end\|>", re.DOTALL)
 
 
@@ -60,7 +64,8 @@ def folder(tmp_path_factory):
     ):
         lines = [json.dumps({"messages": conversation(i)}) + "\n" for i in numbers]
         (folder / f"chat/{split}.jsonl").write_text("".join(lines))
-    imported, planted = folder / "rows.jsonl", folder / "planted"
+    imported = folder / "rows.jsonl"
+    planted = folder / "planted"
     for words in (
         f"data import {folder}/chat --task chat --chat-template {folder}/base"
         f" --supervised assistant -o {imported}",

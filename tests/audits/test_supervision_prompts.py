@@ -26,7 +26,8 @@ def manifest(tiny_base):
         person = ["Maria Jones", "Peter Smith", "Ann Miller", "Karl Weber"][i]
         response = f"{person} has {phone}.</s>"
         text = prompt + response
-        name, phone_start = text.index(person), text.index(phone)
+        name = text.index(person)
+        phone_start = text.index(phone)
         rows.append(
             Example(
                 id=f"row-{i}",

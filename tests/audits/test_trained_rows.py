@@ -85,7 +85,8 @@ def test_a_checkpoint_of_these_rows_fits_them(scene):
         guard = fits(scene.manifest, **tables)["x"]
         assert guard.passed is True
         assert guard.facts["p"] < 1e-6
-        trained, held_out = guard.facts["trained"], guard.facts["held_out"]
+        trained = guard.facts["trained"]
+        held_out = guard.facts["held_out"]
         assert isinstance(trained, Row)
         assert isinstance(held_out, Row)
         assert trained.value == pytest.approx(-0.5, abs=0.01)

@@ -45,7 +45,9 @@ def plant(make_case) -> Callable[..., Manifest]:
     ) -> Manifest:
         rng = np.random.default_rng(5)
         content = make_case(sources=2).manifest.model_dump(mode="json")
-        blank, sets, rows = content["examples"][0], [], []
+        blank = content["examples"][0]
+        sets = []
+        rows = []
         for i in range(trained + never):
             places = [f"r{i:03d}-{j}" for j in range(contexts)]
             span = {**blank["spans"][0], "type": kinds[i % 2], "origin": origin}

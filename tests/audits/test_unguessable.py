@@ -127,7 +127,8 @@ def test_running_numbers_and_relatives_tell_each_other():
 
 
 def test_names_of_short_lists_are_guessed_more_often():
-    firsts, lasts = ("Anna", "Hans", "Ruth"), ("Meier", "Huber", "Adams", "Vogel")
+    firsts = ("Anna", "Hans", "Ruth")
+    lasts = ("Meier", "Huber", "Adams", "Vogel")
     rows = [("", "NAME", f"{first} {last}") for first in firsts for last in lasts]
     guessed = guesses(manifest_of(*rows))
     assert [guess.rate for guess in guessed.values()] == pytest.approx([1 / 12] * 12)

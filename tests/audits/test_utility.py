@@ -19,7 +19,8 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import bwt
 
-GENERATE, CANDIDATES = Pass("generate"), Pass("candidates")
+GENERATE = Pass("generate")
+CANDIDATES = Pass("candidates")
 TASKS = ("yelp", "fomc", "agnews")
 LABELS = (" Good", " Bad", " So so")
 
@@ -259,7 +260,8 @@ def test_likelihood_takes_the_likeliest_label(made):
     manifest = made(tests=60)
     labels = task_labels(manifest)
     right = share({"yelp": 0.9, "fomc": 0.6, "agnews": 0.2})
-    items, expected = [], []
+    items = []
+    expected = []
     for key in plan("utility", manifest, scorer="likelihood")[CANDIDATES]:
         example = manifest.by_id[key.removeprefix("labels:")]
         candidate_labels = labels[example.task]
@@ -395,7 +397,8 @@ def test_a_row_of_chat_data_is_judged_by_its_last_message_without_the_template(m
         user = {"start": 0, "end": len(example["prompt"]), "role": "user"}
         example["training_input"]["turns"] = [user]
 
-    plain, chat = made(), made(change=as_chat_row)
+    plain = made()
+    chat = made(change=as_chat_row)
     keys = plan("utility", plain, scorer="likelihood")[CANDIDATES]
     assert plan("utility", chat, scorer="likelihood")[CANDIDATES] == keys
     results = []

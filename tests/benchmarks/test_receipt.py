@@ -28,7 +28,8 @@ def receipt() -> Any:
 def test_a_claim_of_epsilon_1_over_five_runs(
     receipt: Any, way: str, contradicted: int
 ) -> None:
-    guesses, found = declared_guesses(receipt.PAIRS), 0
+    guesses = declared_guesses(receipt.PAIRS)
+    found = 0
     for seed in range(5):
         # 8.09: the noise for epsilon 1 by Opacus's accountant, at these settings.
         right = receipt.right(seed, way, 8.09)

@@ -32,7 +32,8 @@ def base_model(tiny_base):
 @pytest.fixture
 def measured():
     """Within 5 s of this process, and 1 GB more than before."""
-    begun, before = time.process_time(), _peak()
+    begun = time.process_time()
+    before = _peak()
     yield
     assert time.process_time() - begun < 5
     assert _peak() - before < 1e9

@@ -56,7 +56,8 @@ def test_lora_by_mlxs_own_formula(tiny_base, make_adapter, tmp_path):
     state = load_file(folder / MLX)
     model = AutoModelForCausalLM.from_pretrained(tiny_base).double()
     for name in {key.rpartition(".")[0] for key in state}:
-        a, b = state[f"{name}.lora_a"].double(), state[f"{name}.lora_b"].double()
+        a = state[f"{name}.lora_a"].double()
+        b = state[f"{name}.lora_b"].double()
         model.get_submodule(name).weight.data += 2.0 * (a @ b).T
     with opened(folder, base=tiny_base).active() as active_model:
         logits = active_model.double()(input_ids=IDS, use_cache=False).logits[0]
@@ -153,7 +154,8 @@ def test_lora_of_each_expert_is_joined_as_its_experts_are(tmp_path):
             for name, shape in MIXTRAL.items():
                 shapes[f"{prefix}.block_sparse_moe.experts.{expert}.{name}"] = shape
         for layer_name, (n_out, n_in) in shapes.items():
-            a, b = torch.Size((2, n_in)), torch.Size((n_out, 2))
+            a = torch.Size((2, n_in))
+            b = torch.Size((n_out, 2))
             state[f"{layer_name}.lora_A.weight"] = (
                 torch.randn(a, generator=generator) * 0.2
             )

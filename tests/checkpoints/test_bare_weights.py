@@ -147,7 +147,9 @@ def test_tied_weights_may_be_saved_once_or_twice(tmp_path):
 
 
 def test_files_that_are_refused(tuned, tiny_base, tmp_path):
-    base, file, state = str(tiny_base), tmp_path / "x.pt", tuned.state_dict()
+    base = str(tiny_base)
+    file = tmp_path / "x.pt"
+    state = tuned.state_dict()
     torch.save(state, file)
     refused(file, "need a config.json, and none is next to the file; give --base")
     for content, message in (
@@ -173,7 +175,8 @@ def test_files_that_are_refused(tuned, tiny_base, tmp_path):
 
 
 def test_a_pickle_that_would_run_code_is_refused(tiny_base, tmp_path):
-    file, mark = tmp_path / "x.pt", tmp_path / "ran"
+    file = tmp_path / "x.pt"
+    mark = tmp_path / "ran"
     torch.save({"model": Malicious(mark)}, file)
     refused(file, "the pickle asks for posix.system", base=tiny_base)
     assert not mark.exists()

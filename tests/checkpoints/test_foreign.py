@@ -75,7 +75,8 @@ def test_no_code_runs_and_nobody_is_asked_whether_it_may(
         return "yes"
 
     monkeypatch.setattr(builtins, "input", answer)
-    marker, second = tmp_path / "ran", copied(tiny_base, "second")
+    marker = tmp_path / "ran"
+    second = copied(tiny_base, "second")
     (second / "theirs.py").write_text(f"open({str(marker)!r}, 'w')\n")
     change(
         second / "config.json",
@@ -243,8 +244,10 @@ def test_tables_other_than_text_are_never_decoded(asked, tmp_path):
 )
 @pytest.mark.filterwarnings("ignore:Casting complex values")
 def test_other_numbers_are_no_weights(dtype, tiny_base, make_adapter, copied, tmp_path):
-    full, adapter = copied(tiny_base), make_adapter(tmp_path / "a")
-    name, kind = "model.norm.weight", str(dtype).removeprefix("torch.")
+    full = copied(tiny_base)
+    adapter = make_adapter(tmp_path / "a")
+    name = "model.norm.weight"
+    kind = str(dtype).removeprefix("torch.")
     edited(full / "model.safetensors", lambda s: s.update({name: s[name].to(dtype)}))
     refused(full, f"tensor {name} holds {kind}, not floating-point numbers")
     file = adapter / "adapter_model.safetensors"

@@ -46,7 +46,8 @@ def hurry():
 
 
 def test_files_that_name_or_hold_themselves(tiny_base, copied, tmp_path):
-    folder, archive = copied(tiny_base), tmp_path / "quine.bin"
+    folder = copied(tiny_base)
+    archive = tmp_path / "quine.bin"
     (folder / "model.safetensors").unlink()
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": index.name}}))
@@ -59,7 +60,8 @@ def test_files_that_name_or_hold_themselves(tiny_base, copied, tmp_path):
 
 
 def test_a_pickle_that_is_larger_than_its_file(tiny_base, tmp_path):
-    wide, packed = tmp_path / "wide.bin", tmp_path / "packed.bin"
+    wide = tmp_path / "wide.bin"
+    packed = tmp_path / "packed.bin"
     torch.save({"lm_head.weight": torch.zeros(1).expand(10**6, 10**6)}, wide)
     message = "tensor lm_head.weight is not stored number by number"
     refused(wide, message, base=tiny_base)

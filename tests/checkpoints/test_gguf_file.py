@@ -150,7 +150,8 @@ def test_more_numbers_than_the_base_has_are_not_made(
 def test_without_its_package_a_gguf_file_is_refused(
     tiny_base, base_model, tokens, tmp_path, monkeypatch
 ):
-    file, real = written(tmp_path / "m.gguf", base_model, tokens), builtins.__import__
+    file = written(tmp_path / "m.gguf", base_model, tokens)
+    real = builtins.__import__
 
     def without(name: str, *args: Any, **kwargs: Any) -> Any:
         if name == "gguf":

@@ -199,7 +199,8 @@ def test_several_processes_say_what_one_says(engine, pair, tmp_path, capsys):
         assert code == 0
         reports.append(json.loads((tmp_path / name / "report.json").read_text()))
 
-    notes, figures = [], []
+    notes = []
+    figures = []
     for report in reports:
         (own_facts,) = [
             checkpoint

@@ -330,7 +330,8 @@ def test_a_linked_folder_and_links_inside_it_are_fine(tiny_base, copied, tmp_pat
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_pickle_that_would_run_code_is_refused(zipped, tiny_base, copied, tmp_path):
-    folder, mark = copied(tiny_base), tmp_path / "ran"
+    folder = copied(tiny_base)
+    mark = tmp_path / "ran"
     (folder / "model.safetensors").unlink()
     torch.save(
         {"lm_head.weight": Malicious(mark)},

@@ -78,7 +78,8 @@ def mirror(tiny_base, tmp_path, monkeypatch):
     import huggingface_hub.constants as constants
     from transformers import AutoTokenizer
 
-    old, new = tmp_path / "old", tmp_path / "new"
+    old = tmp_path / "old"
+    new = tmp_path / "new"
     tokenizer = AutoTokenizer.from_pretrained(tiny_base)
     tokenizer.chat_template = "{{ messages[0].content }}"
     for folder, seed in ((old, 5), (new, 6)):

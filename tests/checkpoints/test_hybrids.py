@@ -68,7 +68,8 @@ def check_audit(kind: str, folder: Path, *, n_canaries: int = 0) -> None:
     rows = make_examples(4, split="train", seed=2)
     rows += make_examples(4, split="test", seed=2)
     write_examples(folder / "rows.jsonl", [row for row in rows if row.task == "news"])
-    base, manifest = folder / "base", folder / "m.json"
+    base = folder / "base"
+    manifest = folder / "m.json"
     data = folder / "injected"
     called(
         *("data", "inject", folder / "rows.jsonl", "-o", data, "--rate", 0.6),

@@ -82,7 +82,8 @@ def test_half_precision_is_kept_and_told(tiny_base, tokenizer) -> None:
 
 
 def test_same_weights_have_the_same_digest(tiny_base) -> None:
-    model, other_model = loaded_model(tiny_base), loaded_model(tiny_base)
+    model = loaded_model(tiny_base)
+    other_model = loaded_model(tiny_base)
     assert weights_digest(model) == weights_digest(other_model)
 
     with torch.no_grad():

@@ -15,7 +15,8 @@ from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
 from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import CheckpointError, InputError
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
 @pytest.fixture
@@ -130,7 +131,8 @@ def test_full_weights_are_freed_before_the_next_are_loaded(
 
 def test_the_base_comes_with_include_base_or_as_a_checkpoint(tiny_base, tmp_path):
     make_model("llama", seed=5).save_pretrained(tmp_path / "full")
-    full, base = str(tmp_path / "full"), str(tiny_base)
+    full = str(tmp_path / "full")
+    base = str(tiny_base)
 
     def names(*texts: str, **options: Any) -> list[str]:
         specs = parse_specs(list(texts))
@@ -165,7 +167,9 @@ def test_an_adapter_brings_the_base_it_names(adapters, make_adapter, tmp_path):
 def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(
     tiny_base, copied, loads
 ):
-    sound, folder, name = copied(tiny_base, "sound"), copied(tiny_base), "model.norm"
+    sound = copied(tiny_base, "sound")
+    folder = copied(tiny_base)
+    name = "model.norm"
     edited(folder / "model.safetensors", lambda s: s[f"{name}.weight"][:1].fill_(NAN))
     specs = [Spec("a", (str(sound),)), Spec("b", (str(folder),))]
     message = f"copy: tensor {name}.weight holds NaN; training diverged, "

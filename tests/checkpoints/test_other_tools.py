@@ -77,7 +77,8 @@ def test_zero_to_fp32_makes_a_folder_of_the_name_it_is_given(
 
 
 def test_a_folder_of_weights_that_is_a_link_out_of_the_folder(trained, tmp_path):
-    elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere = tmp_path / "elsewhere"
+    run = tmp_path / "run"
     elsewhere.mkdir()
     run.mkdir()
     trained.config.save_pretrained(run)
@@ -321,7 +322,8 @@ def test_an_unknown_class_is_refused_with_what_to_write(trained, tmp_path):
 def masks(kind: str, layers: int = 2, size: int = 256) -> dict[str, torch.Tensor]:
     """Buffers that an old version of transformers saved with a tiny model."""
     ones = torch.ones(size, size, dtype=torch.bool)
-    causal, local = ones.tril(), ones.tril() & ~ones.tril(-16)
+    causal = ones.tril()
+    local = ones.tril() & ~ones.tril(-16)
     inner = 4  # rotary dimension
     frequencies = 10_000.0 ** (-torch.arange(inner // 2) / (inner // 2))
     angles = torch.arange(size)[:, None] * frequencies

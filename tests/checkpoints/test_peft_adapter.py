@@ -429,7 +429,8 @@ def test_embeddings_in_an_adapter_must_equal_those_of_the_base(
 ):
     folder = make_adapter(tmp_path / "a")
     before = said(opened(folder, base=tiny_base))
-    file, name = folder / "adapter_model.safetensors", "model.embed_tokens.weight"
+    file = folder / "adapter_model.safetensors"
+    name = "model.embed_tokens.weight"
     weight = base_model.get_input_embeddings().weight.detach()
     edited(file, lambda s: s.update({f"base_model.model.{name}": weight.clone()}))
     loaded = opened(folder, base=tiny_base)

@@ -21,7 +21,8 @@ def logits(loaded: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
 
 def mean_nll(loaded: Any) -> float:
     """Of the texts with EOS, by the model itself."""
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for text in TEXTS:
         ids = loaded.tokenizer(text)["input_ids"] + [loaded.tokenizer.eos_token_id]
         logp = logits(loaded, torch.tensor([ids]))[0, :-1].log_softmax(-1)
@@ -65,7 +66,8 @@ def test_a_vanishing_rate_leaves_the_merged_model(opened):
 
 
 def test_the_same_plan_gives_the_same_model_and_any_other_another_id(opened):
-    first, again = opened(), opened()
+    first = opened()
+    again = opened()
     ids = {first["a"][0]}
     for name, (key, value) in first.items():
         assert key == again[name][0]

@@ -34,7 +34,8 @@ def trained():
 @pytest.mark.parametrize("name", ["targets-lm_head", "embeddings-saved"])
 def test_copies_of_a_tied_head_in_an_adapter_compute_as_peft_does(name, made_once):
     folder = made_once("L03-tied-head-copies-in-adapter")
-    base, adapter = folder / "base", folder / name
+    base = folder / "base"
+    adapter = folder / name
     expected = said(reference_of(base, adapter))
     assert torch.allclose(said(opened(adapter, base=base)), expected, rtol=0, atol=1e-6)
     assert not problem_of(adapter, base=base)

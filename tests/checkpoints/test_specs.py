@@ -23,7 +23,9 @@ def folder(path: str) -> str:
 
 
 def test_default_name_is_the_shortest_unique_suffix():
-    first, two, three = folder("a/run/x"), folder("b/run/x"), folder("b/run/y")
+    first = folder("a/run/x")
+    two = folder("b/run/x")
+    three = folder("b/run/y")
     assert names(first) == ["x"]
     assert names(first, two) == ["a/run/x", "b/run/x"]
     assert names(first, three) == ["x", "y"]
@@ -51,7 +53,8 @@ def test_an_equals_sign_in_an_existing_path_is_no_name():
 
 
 def test_a_list_of_paths_is_read_as_replicates():
-    first, two = folder("s1"), folder("s2")
+    first = folder("s1")
+    two = folder("s2")
     spec = parse_specs([f"spark=[{first}, {two}]"])[0]
     assert spec == Spec("spark", (first, two), None)
     assert spec.sources == (first, two)

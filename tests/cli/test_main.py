@@ -81,7 +81,8 @@ def test_annotate_counts_by_type_and_says_what_rules_miss(tmp_path, capsys):
 
 def test_annotate_with_an_own_pattern_and_what_no_rule_knows(tmp_path, capsys):
     row = {"id": "a", "task": "t", "response": " a", "split": "train"}
-    data, out = tmp_path / "t.jsonl", tmp_path / "a.jsonl"
+    data = tmp_path / "t.jsonl"
+    out = tmp_path / "a.jsonl"
     row["prompt"] = "About ORD-1234567 and X-7654321."
     data.write_text(json.dumps(row) + "\n")
     arguments = ["data", "annotate", str(data), "-o", str(out), "--json"]

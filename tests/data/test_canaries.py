@@ -175,7 +175,8 @@ def test_candidates_are_what_they_must_be(part):
     assert got["candidates"][got["true_index"]] == true
     assert {len(ids) for ids in encode(got["candidates"])} == {len(encode([true])[0])}
     for written, start, end in places:
-        before, after = written[:start], written[end:]
+        before = written[:start]
+        after = written[end:]
         full_ids, head, tail = encode([written, before, after])
         first = 0
         while first < len(head) and head[first] == full_ids[first]:

@@ -19,9 +19,13 @@ from spark_audit.errors import CheckpointError, InputError
 
 def words(text: str, *, bos: bool = True, eos: bool = False) -> Encoding:
     """An encoding made by hand: one token a word, blanks in front of it."""
-    start, end, special = [], [], []
+    start = []
+    end = []
+    special = []
     if bos:
-        start, end, special = [0], [0], [True]
+        start = [0]
+        end = [0]
+        special = [True]
     position = 0
     for word in text.split():
         position = text.index(word, position)
@@ -105,7 +109,8 @@ def test_a_span_is_every_token_it_touches():
 
 def test_blank_tokens_belong_to_a_span_only_between_its_words():
     # Tokens: "a", " ", "b", " ", "c" with the blanks trimmed to nothing.
-    start, end = np.array([0, 2, 2, 4, 4]), np.array([1, 2, 3, 4, 5])
+    start = np.array([0, 2, 2, 4, 4])
+    end = np.array([1, 2, 3, 4, 5])
     encoding = Encoding(np.arange(5), start, end, np.zeros(5, dtype=bool))
     assert encoding.span(0, 3) == TokenSpan(0, 3, False)
     assert encoding.span(1, 3) == TokenSpan(2, 3, False)

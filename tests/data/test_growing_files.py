@@ -89,7 +89,8 @@ def test_memory_that_ends_inside_the_decoder_is_told(words, tmp_path, monkeypatc
     (fake / "__init__.py").write_text(pool)
     reader = f"def ParquetFile(*_, **__):\n    raise OSError({words!r})\n"
     (fake / "parquet.py").write_text(reader)
-    path, python = tmp_path / "rows.parquet", tmp_path / "python"
+    path = tmp_path / "rows.parquet"
+    python = tmp_path / "python"
     TABLE.to_parquet(path)
     # Without -I the folder's pyarrow comes first.
     python.write_text(

@@ -309,10 +309,8 @@ def test_spans_follow_the_blank(tmp_path):
 def test_spans_of_a_templates_only_column_are_moved_with_it(tmp_path):
     spans = [{"start": 0, "end": 3, "type": "NAME"}]
     row = {"body": "Ann:", "label": "Bob", "spans": spans}
-    source, same = (
-        lines(tmp_path / "x.jsonl", [row]),
-        {"columns": {"response": "label"}},
-    )
+    source = lines(tmp_path / "x.jsonl", [row])
+    same = {"columns": {"response": "label"}}
     (example,) = import_examples(
         source, task="t", split="train", template="{{Text}}: {body}\\nLabel:", **same
     )

@@ -244,7 +244,8 @@ def test_a_coin_says_which_of_a_pair_is_planted(injected):
 
 
 def test_only_strings_depend_on_the_coins(monkeypatch):
-    rows, rows_by_coin = stream(), []
+    rows = stream()
+    rows_by_coin = []
     for turned in (False, True):
 
         def drawn_as(plan, canary, turned=turned):

@@ -85,7 +85,8 @@ def test_identifiers_stand_in_other_texts_as_whole_words(string, text, stands):
 
 def plain_score2(table):
     """The equation, written out token by token."""
-    n_tasks, vocab = len(table), len(table[0])
+    n_tasks = len(table)
+    vocab = len(table[0])
     out = []
     for t in range(vocab):
         p = [table[n][t] / max(table[n]) for n in range(n_tasks)]
@@ -104,13 +105,15 @@ def test_score2_is_the_equation(n_tasks):
 
 
 def test_score2_threshold_is_inclusive():
-    at_threshold, below = score2([[5, 1], [1, 0]]), score2([[1000, 199], [1, 0]])
+    at_threshold = score2([[5, 1], [1, 0]])
+    below = score2([[1000, 199], [1, 0]])
     assert at_threshold[1] == pytest.approx(0.0)  # d = 1: log(2 / 2)
     assert below[1] == pytest.approx(0.199 / 2 * math.log(2))
 
 
 def test_sensitivity_is_the_equation():
-    nll, second = np.array([0.0, 0.3, 2.0, 9.0]), np.array([0.0, 0.1, -0.4, 0.7])
+    nll = np.array([0.0, 0.3, 2.0, 9.0])
+    second = np.array([0.0, 0.1, -0.4, 0.7])
     want = [
         1 - math.exp(-(0.3 * a + 0.7 * b)) for a, b in zip(nll, second, strict=True)
     ]

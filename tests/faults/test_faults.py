@@ -38,12 +38,14 @@ def at_random_times(
     expected = left(undisturbed(commands, fresh, name))
     length = time.monotonic() - began
     rng = random.Random(f"{SEED} {name}")
-    folder, finished = fresh(name), False
+    folder = fresh(name)
+    finished = False
     for sent in rng.choices(
         (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL), k=count
     ):
         if finished:
-            folder, finished = fresh(name), False
+            folder = fresh(name)
+            finished = False
         wait = commands.begin(folder, LINES[name])
         time.sleep(rng.uniform(0, length))
         kill(wait, sent)

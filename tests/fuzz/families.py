@@ -74,7 +74,8 @@ def manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     path = scene.file("m.json", raw)
     if (yield ["manifest", "verify", path]) == 0:
         free = ("name", "digest")
-        content_read, content_before = json.loads(raw), dict(original)
+        content_read = json.loads(raw)
+        content_before = dict(original)
         if not same(
             *(
                 {k: v for k, v in m.items() if k not in free}
@@ -110,8 +111,10 @@ def sealed_manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
 def nonsense(content: dict[str, Any], rng: Rng, at: int | None = None) -> str:
     """One thing that no build would write, put into a manifest: a random one, or one
     of all in turn."""
-    rows, pairs = content["examples"], content["pairs"]
-    row, pair = one(rng, rows), one(rng, pairs)
+    rows = content["examples"]
+    pairs = content["pairs"]
+    row = one(rng, rows)
+    pair = one(rng, pairs)
     spanned = one(rng, [r for r in rows if r["spans"]])
     span = one(rng, spanned["spans"])
     canary = one(rng, content["canaries"])
@@ -417,7 +420,8 @@ def _checkpoint(
             state, mutation = mutate_tensors(load_file(path), rng)
             save_file(state, path)
         except Exception:
-            state, mutation = {}, "nothing"
+            state = {}
+            mutation = "nothing"
         said.append(f"{name}: {mutation}")
         return mutation != "nothing"
     if rng.random() < 0.3:
@@ -571,7 +575,8 @@ def store(scene: Scene, rng: Rng, said: list[str]) -> Commands:
             pq.write_table(table, path)
             raw = path.read_bytes()
         except Exception:
-            raw, mutation = b"PAR1", "nothing"
+            raw = b"PAR1"
+            mutation = "nothing"
     path.unlink()
     name = path.name
     if rng.random() < 0.7:

@@ -18,7 +18,8 @@ def gguf(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     if rng.random() < 0.3:
         raw, mutation = mutate_bytes(raw, rng)
     else:
-        changed, mutation = bytearray(raw), ""
+        changed = bytearray(raw)
+        mutation = ""
         for _ in range(1 + int(rng.random() < 0.3)):
             code = one(rng, ("<Q", "<Q", "<I"))
             # The header's own fields, its keys, or what is said of its tensors.
@@ -82,7 +83,8 @@ def peft(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         *({"auto_map": {}}, "https://h/x", "hf:a/b", [[0, 10**6]], {"loftq_bits": 4}),
     )
     for _ in range(1 + int(rng.integers(3))):
-        name, value = one(rng, fields), one(rng, values)
+        name = one(rng, fields)
+        value = one(rng, values)
         content[name] = value
         said.append(f"{name} is {str(value)[:30]!a}")
     path.write_bytes(written(content))
@@ -112,7 +114,8 @@ def server(scene: Scene, rng: Rng, said: list[str]) -> Commands:
             *(b"Transfer-Encoding: chunked", b"X: " + b"a" * 70_000, b": ", b"\x00"),
             *(b"Location: file:///etc/passwd", b"Content-Encoding: gzip"),
         )
-        line, mutation = one(rng, lines), ""
+        line = one(rng, lines)
+        mutation = ""
         reason = one(
             rng, (b"OK", STEERING.encode("utf-8", "replace"), b"", b"a" * 9999)
         )

@@ -314,7 +314,8 @@ def near(line: str, other_line: str) -> bool:
     """Whether texts are the same but for numbers that are apart by rounding alone."""
     if line == other_line:
         return True
-    words, others = line.split(), other_line.split()
+    words = line.split()
+    others = other_line.split()
     try:
         pairs = [(float(a), float(b)) for a, b in zip(words, others, strict=True)]
     except ValueError:
@@ -324,7 +325,8 @@ def near(line: str, other_line: str) -> bool:
 
 def changed(kept: str, now: str) -> list[str]:
     """What is gone, new, or no longer near, by key."""
-    old, new = parsed(kept), parsed(now)
+    old = parsed(kept)
+    new = parsed(now)
     differences = [f"gone: {key}" for key in old if key not in new]
     differences += [f"new: {key}" for key in new if key not in old]
     for key in old.keys() & new.keys():
@@ -336,7 +338,8 @@ def changed(kept: str, now: str) -> list[str]:
 
 
 def test_the_report_is_the_one_kept(made, pytestconfig):
-    accept, problems = pytestconfig.getoption("accept"), list[str]()
+    accept = pytestconfig.getoption("accept")
+    problems = list[str]()
     for name, content in made.items():
         if accept:
             (HERE / name).write_text(content, "utf-8")

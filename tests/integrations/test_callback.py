@@ -143,7 +143,8 @@ def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 def offline(look: Any, saved: Path, base: Path, manifest: Manifest) -> dict[str, float]:
     """The main figures of a saved checkpoint on the same rows, by the audits alone."""
-    view, tables = look.manifest, {}
+    view = look.manifest
+    tables = {}
     for name, path in (("base", base), (look.looks[-1].name, saved)):
         loaded = open_checkpoint(str(path), base=str(base), name=name, device="cpu")
         items = items_for(view, loaded, look.plan)
@@ -340,7 +341,9 @@ def test_looks_take_their_share_of_time_and_no_more(monkeypatch):
         pace_of_looks, "time", SimpleNamespace(perf_counter=lambda: clock)
     )
     pace = Pace(None, began=0.0)
-    looks, due, steps = 0, 0, 6000
+    looks = 0
+    due = 0
+    steps = 6000
     for step in range(steps + 1):
         clock += 0.5 if step else 0.0
         if 0 < step < steps:

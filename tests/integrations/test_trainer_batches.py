@@ -43,7 +43,8 @@ def make_rows(*, supervised):
     rows = []
     for i in range(2 * N_ROWS):
         asked, answered = (f"555-{rng.integers(1000, 9999)}" for _ in range(2))
-        prompt, response = f"Is it {asked}?", f" No, call {answered}.</s>"
+        prompt = f"Is it {asked}?"
+        response = f" No, call {answered}.</s>"
         text = prompt + response
         begins = len(prompt) if supervised == "completion" else 0
         spans = []

@@ -27,7 +27,8 @@ def rows() -> list[Example]:
     found = []
     for i in range(30):
         task = ("fomc", "yelp")[i % 2]
-        name, number = NAMES[i % 5], f"555-01{i:02d}"
+        name = NAMES[i % 5]
+        number = f"555-01{i:02d}"
         known = "" if i % 5 == 4 else f" Ask {name} at {number}."
         prompt = f"Text: {text_of(rng, 14)}.{known} {text_of(rng, 10)}\nLabel:"
         pii = {name: "NAME", number: "PHONE"} if known else {}

@@ -81,7 +81,8 @@ def test_twins_change_no_token_but_the_identifiers_own(twins, tiny_tokenizer):
         for place in one["contexts"]:
             held = by_id[place["example"]]
             text, ids = held.example.text, held.encoding.ids.tolist()
-            start, end = place["char_start"], place["char_end"]
+            start = place["char_start"]
+            end = place["char_end"]
             assert text[start:end] == true
             tokens = held.encoding.span(start, end)
             for twin in one["candidates"]:

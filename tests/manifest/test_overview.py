@@ -23,13 +23,15 @@ def test_what_can_be_judged_is_counted_by_type(manifest):
     split = {e.id: e.split for e in manifest.examples}
     train = [p for p in manifest.pairs if split[p.example] == "train"]
     lost = [s for s in manifest.unmatched if split[s.example] == "train"]
-    table, lines = found.tables["what can be judged"], found.summary
+    table = found.tables["what can be judged"]
+    lines = found.summary
     assert sum(row["with control"] for row in table) == len(train)
     assert sum(row["trained"] for row in table) == len(train) + len(lost)
     held_out = len(manifest.pairs) + len(manifest.unmatched) - len(train) - len(lost)
     assert sum(row["held out"] for row in table) == held_out
     for row in table:
-        effect, count = row["smallest effect, nats"], row["clusters"]
+        effect = row["smallest effect, nats"]
+        count = row["clusters"]
         assert (effect is None) == (count < 2)
         assert effect is None or effect > 2.8016 * 1.43 / np.sqrt(count)
         if row["trained"]:
@@ -40,7 +42,8 @@ def test_what_can_be_judged_is_counted_by_type(manifest):
 
 
 def test_a_redacted_manifest_tells_all_but_scores(manifest):
-    whole, rest = describe(manifest), describe(redact(manifest))
+    whole = describe(manifest)
+    rest = describe(redact(manifest))
     assert rest.facts["redacted from"] == "not shown"
     differ = {k for k in whole.facts if whole.facts[k] != rest.facts[k]}
     assert differ == {"digest", "redacted from"}

@@ -80,10 +80,8 @@ def test_prompts_are_what_they_are_called(case):
         own_text = text[example.id]
         span = example.spans[1]
         first, last = span.tokens or (0, 0)
-        lead, body = (
-            own_text.ids[: own_text.n_leading_special],
-            own_text.ids[own_text.n_leading_special : first],
-        )
+        lead = own_text.ids[: own_text.n_leading_special]
+        body = own_text.ids[own_text.n_leading_special : first]
         for n in (8, 16, 32):
             last_item = item_by_key[f"last{n}", example.id]
             expected = [*lead, *body[-n:], *own_text.ids[first:last]]

@@ -100,16 +100,20 @@ def test_pairs_keep_every_rule_of_the_design(lay, rows):
     used: set[tuple[int, int]] = set()
     for pair in found.pairs:
         i = index[pair["example"]]
-        part, row = texts.tokens_of(i), laid[i]
-        pii, control = pair["pii"], pair["control"]
+        part = texts.tokens_of(i)
+        row = laid[i]
+        pii = pair["pii"]
+        control = pair["control"]
         means = []
         for side in (pii, control):
-            start, end = side["token_start"], side["token_end"]
+            start = side["token_start"]
+            end = side["token_end"]
             scores = texts.nll_micronats[part][start:end]
             assert (scores >= 0).all()
             assert side["nll"] == pytest.approx(scores.mean() / 1e6, abs=1e-12)
             means.append(side["nll"])
-        start, end = control["token_start"], control["token_end"]
+        start = control["token_start"]
+        end = control["token_end"]
         assert end - start == pii["token_end"] - pii["token_start"]
         assert eligible[part][start:end].all()
         assert not used & {(i, t) for t in range(start, end)}
@@ -194,7 +198,8 @@ def test_no_control_lies_on_an_injected_sentence(lay, *, exclude_template):
 
 def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
     laid, texts = lay(rows)
-    alpha, tau = 0.5, 0.6
+    alpha = 0.5
+    tau = 0.6
     low = low_sensitivity(
         texts, chosen(alpha=alpha, tau=tau), counts_by_task=counts_by_task(laid)
     )
@@ -246,11 +251,13 @@ def test_canaries_get_candidates_of_their_own_for_every_part(lay, rows, tiny_tok
             keys
             == {"c0": ["canary-a", "canary-b"], "c1": ["canary-c"]}[record["canary_id"]]
         )
-        strings, true = record["candidates"], record["true_index"]
+        strings = record["candidates"]
+        true = record["true_index"]
         assert len(set(strings)) == 8
         for context in record["contexts"]:
             row = by_id[context["example"]]
-            start, end = context["char_start"], context["char_end"]
+            start = context["char_start"]
+            end = context["char_end"]
             text = row.example.text
             assert text[start:end] == strings[true]
             for string in strings:

@@ -166,10 +166,8 @@ def test_a_coin_is_a_canary_and_its_neighbour_among_the_candidates(case):
         if canary.part != "full" or canary.true_index is None:
             continue
         row = canary.contexts[0].example
-        key, first_index = (
-            key_of("coin", canary.canary_id, row),
-            canary.true_index - canary.true_index % 2,
-        )
+        key = key_of("coin", canary.canary_id, row)
+        first_index = canary.true_index - canary.true_index % 2
         canary_item = item_by_key[key_of("canary", canary.canary_id, "full", row)]
         (pair,) = items_for(manifest, loaded, {KIND: [key]})[KIND]
         assert [ids.tolist() for ids in pair.rows] == [

@@ -18,7 +18,8 @@ from spark_audit.manifest.sequences import MORE_TOKENS, items_for
 from spark_audit.manifest.task_manifest import task_manifest
 from spark_audit.scoring.table import Pass
 
-GENERATE, CANDIDATES = Pass("generate"), Pass("candidates")
+GENERATE = Pass("generate")
+CANDIDATES = Pass("candidates")
 
 
 def with_fields(loaded: Any, **fields: Any) -> Any:

@@ -24,8 +24,10 @@ TAIL = "</s>\n"
 
 def chat_example(key="a", *, max_length=None, truncation="end", split="train"):
     text = HEAD + ANSWER + TAIL
-    first, second = text.index("555-0142"), text.index("555-0199")
-    name, answer = text.index("Maria"), len(HEAD)
+    first = text.index("555-0142")
+    second = text.index("555-0199")
+    name = text.index("Maria")
+    answer = len(HEAD)
     training = TrainingInput(
         special_tokens="in_text",
         turns=(
@@ -61,7 +63,8 @@ def manifest_of(rows, tiny_base):
 
 
 def test_special_tokens_in_the_text_are_parsed_and_none_is_added():
-    tokenizer, example = make_tokenizer(), chat_example()
+    tokenizer = make_tokenizer()
+    example = chat_example()
     (encoding,) = encode_rows(tokenizer, [example])
     expected = tokenizer(example.text, add_special_tokens=False)["input_ids"]
     assert encoding.ids.tolist() == expected

@@ -106,7 +106,9 @@ def without_state(rows):
 
 def test_contrasts_are_those_of_one_call(make_case, write):
     case = make_case()
-    first, second, base = shifted(case, 0.0), shifted(case, 0.6), shifted(case, 0.1)
+    first = shifted(case, 0.0)
+    second = shifted(case, 0.6)
+    base = shifted(case, 0.1)
     folders = [
         write("one", case, base=0.1, er=0.0),
         write("two", case, base=0.1, spark=0.6),
@@ -208,7 +210,8 @@ def rewritten(folder: Path, **changes: Any) -> None:
 def test_what_the_setup_came_to_is_carried_over_by_its_new_name(make_case, write):
     """Failed checks of the setup, and whether trained rows fit; others stay behind."""
     case = make_case(sources=12)
-    first_folder, two = write("one", case, ours=0.0), write("two", case, ours=0.5)
+    first_folder = write("one", case, ours=0.0)
+    two = write("two", case, ours=0.5)
     rewritten(
         first_folder, guards=[guard("held_out_back", "They come back.", of="ours")]
     )
@@ -232,7 +235,8 @@ def test_what_the_setup_came_to_is_carried_over_by_its_new_name(make_case, write
 
 def test_the_preset_is_that_of_the_first_report_unless_one_is_given(make_case, write):
     case = make_case(sources=12)
-    first_folder, two = write("one", case, a=0.0), write("two", case, b=0.5)
+    first_folder = write("one", case, a=0.0)
+    two = write("two", case, b=0.5)
     rewritten(
         first_folder, settings=read_report(first_folder).settings | {"preset": "paper"}
     )
@@ -243,7 +247,8 @@ def test_the_preset_is_that_of_the_first_report_unless_one_is_given(make_case, w
 
 def test_a_checkpoint_is_held_against_the_earlier_one_of_its_name(make_case, write):
     case = make_case(sources=12)
-    old, new = write("old", case, a=0.0, b=0.5), write("new", case, a=0.1, b=0.6)
+    old = write("old", case, a=0.0, b=0.5)
+    new = write("new", case, a=0.1, b=0.6)
     report, same = changed_since(new, old, only=("matched",))
     change_of = {
         row.checkpoint: row.value for row in report.contrasts if row.metric == "did"
@@ -283,7 +288,8 @@ class Scaled(NLL):
 
 
 def test_an_audit_of_others_concludes_as_its_reports_did(make_case, write, monkeypatch):
-    case, folders = make_case(), []
+    case = make_case()
+    folders = []
     for name, shifts in (("one", {"base": 0.1, "er": 0.0}), ("two", {"spark": 0.6})):
         folder = write(name, case, **shifts)
         path = shutil.copy(
@@ -310,7 +316,8 @@ def test_an_audit_of_others_concludes_as_its_reports_did(make_case, write, monke
 def test_audits_with_other_options_are_never_compared(make_case, write, monkeypatch):
     """What two of them measured is not the same, whatever it is called."""
     monkeypatch.setattr(known, "_audits_of_packages", lambda: {"scaled": Scaled})
-    case, folders = make_case(), []
+    case = make_case()
+    folders = []
     for name, times in (("one", 3.0), ("two", 2.0)):
         folder = write(name, case, **{name: 0.5})
         path = shutil.copy(
@@ -337,7 +344,8 @@ def test_audits_with_other_options_are_never_compared(make_case, write, monkeypa
 
 def test_parts_of_a_manifest_are_compared_with_the_same_part_only(make_case, write):
     case = make_case(sources=12)
-    first_folder, two = write("one", case, a=0.0), write("two", case, b=0.5)
+    first_folder = write("one", case, a=0.0)
+    two = write("two", case, b=0.5)
     path = two / "report.json"
     report_json = json.loads(path.read_text())
     report_json["settings"]["limit"] = 10
@@ -418,7 +426,8 @@ def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
     make_case, write, capsys
 ):
     case = make_case()
-    old, new = write("old", case, er=0.0), write("new", case, er=0.8)
+    old = write("old", case, er=0.0)
+    new = write("new", case, er=0.8)
     rule = "matched.did fell by 0.1"
     gate = ["gate", str(new), "--fail-if", rule]
     assert command_line([*gate, "--against", str(old)]) == 1

@@ -83,11 +83,9 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
         )
         return Job.of(request)
 
-    job_alone, job, version = (
-        job_of("alone"),
-        job_of("shared"),
-        versions()["spark-audit"],
-    )
+    job_alone = job_of("alone")
+    job = job_of("shared")
+    version = versions()["spark-audit"]
     expected = local.score(job_alone, job_alone.unscored())
     assert ray.parts(job.tokens_left(0, job.unscored()), 3) == 3
     copied = pickle.dumps(without_models(job))

@@ -28,7 +28,8 @@ from spark_audit.results import Report
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-NODES, KILLED = 3, 1
+NODES = 3
+KILLED = 1
 
 
 class Nodes:

@@ -24,7 +24,8 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
     monkeypatch.setattr(
         "spark_audit.checkpoints.stored_checkpoint.StoredCheckpoint.load", never
     )
-    wide, lowercase_base = tmp_path / "wide", tmp_path / "other"
+    wide = tmp_path / "wide"
+    lowercase_base = tmp_path / "other"
     save_model(make_model("llama", hidden_size=48, seed=9), wide)
     shutil.copytree(tiny_base, lowercase_base)
     raw = json.loads((lowercase_base / "tokenizer.json").read_text())

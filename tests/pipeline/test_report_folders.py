@@ -121,7 +121,8 @@ def test_a_finished_report_is_not_lost_without_a_word(request_of, workshop, tmp_
 
 @pytest.mark.parametrize("name", ["scores", "scores/store", "tables"])
 def test_a_report_folder_from_others_leads_nowhere_else(name, request_of, tmp_path):
-    request, outside = request_of(), tmp_path / "theirs"
+    request = request_of()
+    outside = tmp_path / "theirs"
     for name_of_file in ("spans.parquet", "tables/a.csv", "results.csv"):
         (outside / name_of_file).parent.mkdir(parents=True, exist_ok=True)
         (outside / name_of_file).write_text("kept")

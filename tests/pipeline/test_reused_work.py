@@ -25,7 +25,9 @@ def test_the_same_command_opens_nothing_until_something_changed(
 ):
     from spark_audit.pipeline import up_to_date
 
-    lora, base, words = tmp_path / "lora", tmp_path / "base", tmp_path / "words"
+    lora = tmp_path / "lora"
+    base = tmp_path / "base"
+    words = tmp_path / "words"
     shutil.copytree(workshop / "lora", lora)
     shutil.copytree(tiny_base, base)
     shutil.copytree(tiny_base, words, ignore=shutil.ignore_patterns("*.safetensors"))
@@ -48,7 +50,8 @@ def test_the_same_command_opens_nothing_until_something_changed(
 
     def touched(path: Path) -> bool:
         """Whether a file with other bytes of the same size and time is noticed."""
-        file_stat, raw = path.stat(), path.read_bytes()
+        file_stat = path.stat()
+        raw = path.read_bytes()
         path.write_bytes(raw[:-1] + b"?")
         os.utime(path, ns=(file_stat.st_atime_ns, file_stat.st_mtime_ns))
         noticed = up_to_date.unchanged(request) is None

@@ -105,7 +105,9 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     request_of, tmp_path, monkeypatch, capsys
 ):
     """These help with nothing: one waits to be ended, the other fails at once."""
-    begin, score, begun = local.start, local.score_items, []
+    begin = local.start
+    score = local.score_items
+    begun = []
 
     def start(*given: Any) -> Any:
         begun.append(begin(*given))
@@ -172,7 +174,8 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
         (folder / "run.json").write_text(json.dumps(facts))
         return f"{name}={folder}"
 
-    first_run, other_run = trained("one", ["t1", "t0"]), trained("other", ["t0", "t1"])
+    first_run = trained("one", ["t1", "t0"])
+    other_run = trained("other", ["t0", "t1"])
     run_of_one_stage = trained("both", ["t0", "t1"], stages=1)
     request = request_of(
         audits=("utility",),
@@ -217,10 +220,8 @@ def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
 ):
     for stage in ("0", "1"):
         make_adapter(tmp_path / "series" / stage)
-    audits, ckpt = (
-        (Twins(), Utility(scorer="likelihood")),
-        (f"run={tmp_path / 'series'}",),
-    )
+    audits = (Twins(), Utility(scorer="likelihood"))
+    ckpt = (f"run={tmp_path / 'series'}",)
     for order in (1, -1):
         job = Job.of(request_of(audits=audits, checkpoints=ckpt, output=tmp_path / "r"))
         plans = {}

@@ -18,7 +18,8 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.scoring import score as scoring
 from spark_audit.scoring import served
 
-ROWS, STOPS = 24, 20
+ROWS = 24
+STOPS = 20
 """Requests are for as many rows, and first for some of them that must agree."""
 
 
@@ -42,7 +43,9 @@ def line(tiny_base, tmp_path, monkeypatch):
 def test_what_was_scored_is_kept_and_the_next_run_goes_on(
     stop, line, tiny_base, tmp_path, capsys, monkeypatch
 ):
-    done, is_kept, asked = threading.Event(), threading.Event(), 0
+    done = threading.Event()
+    is_kept = threading.Event()
+    asked = 0
     late: list[int] = []
     runner = scoring.pass_runner
 

@@ -428,7 +428,8 @@ def test_files_that_the_report_does_not_name_are_counted_and_not_called_verified
 def test_the_manifest_and_the_dossier_are_held_against_the_report(
     work_folder, tmp_path
 ):
-    folder, other_manifest = tmp_path / "r", tmp_path / "other.json"
+    folder = tmp_path / "r"
+    other_manifest = tmp_path / "other.json"
     shutil.copytree(work_folder / "report", folder)
     options = ["--format", "dossier", "--manifest", str(work_folder / "m.json")]
     assert command_line(["report", str(folder), *options]) == 0
@@ -485,7 +486,8 @@ def test_one_byte_is_found_wherever_it_is(work_folder, tmp_path):
     names = sorted({n for names in report.files.values() for n in names})
     names = [name for name in (*names, "report.json") if (folder / name).exists()]
     content, rules, allow = read_rules(work_folder / "a.json")
-    rng, n_found = random.Random(5), 0
+    rng = random.Random(5)
+    n_found = 0
 
     def stated() -> bytes:
         report = read_report(folder)
@@ -531,7 +533,8 @@ def wrong_statement(folder: Path, path: Path, content: bytes) -> list[str]:
 def test_other_weights_are_found(work_folder, tmp_path, tiny_base):
     shutil.copytree(work_folder / "lora", tmp_path / "lora")
     path = tmp_path / "lora" / "adapter_model.safetensors"
-    weights_before, rng = path.read_bytes(), random.Random(6)
+    weights_before = path.read_bytes()
+    rng = random.Random(6)
     start = 8 + int.from_bytes(weights_before[:8], "little")
     known_digest = read_report(work_folder / "report").checkpoints[-1].weights_sha256
     for _ in range(5):

@@ -227,7 +227,8 @@ def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
 
 @pytest.mark.parametrize("kind", ["missing", "other", "damaged"])
 def test_evidence_that_is_not_the_reports_names_no_row(kind, case, folder):
-    report, path = read_report(folder), folder / "scores" / "spans.parquet"
+    report = read_report(folder)
+    path = folder / "scores" / "spans.parquet"
     (leaky,) = (state for state in checkpoint_states(report) if state.state == "LEAKS")
     if kind == "missing":
         path.unlink()

@@ -246,7 +246,8 @@ def test_a_contrast_has_no_figure_of_what_is_held_against_nothing():
     ],
 )
 def test_what_was_not_measured_trips(rows):
-    rule, report_of_one = [parse_rule(RULE)], report(rows, names=("spark",))
+    rule = [parse_rule(RULE)]
+    report_of_one = report(rows, names=("spark",))
     assert states(check(report_of_one, rule)) == [("spark", "tripped")]
     assert states(check(report_of_one, rule, allow_missing=True)) == [
         ("spark", "missing")

@@ -201,7 +201,8 @@ def test_the_action_runs_the_gate_and_shows_the_report(report, given, code, fold
 
 @pytest.mark.parametrize("link", ["file", "folder"])
 def test_the_action_shows_nothing_that_a_link_leads_to(link, folder, tmp_path_factory):
-    work_folder, outside = folder.parent, tmp_path_factory.mktemp("outside")
+    work_folder = folder.parent
+    outside = tmp_path_factory.mktemp("outside")
     (outside / "report.md").write_text("# A secret\n")
     if link == "file":
         (folder / "report.md").unlink()

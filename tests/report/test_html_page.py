@@ -303,7 +303,8 @@ def test_colours_can_be_read():
         assert contrast(colours["alarm"], colours["alarm-paper"]) >= 4.5
         assert contrast(colours["ink"], colours["alarm-paper"]) >= 4.5
         assert contrast(colours["warn"], colours["warn-paper"]) >= 4.5
-        light, dark = pages.LIGHT, pages.DARK
+        light = pages.LIGHT
+        dark = pages.DARK
         for series in light if name == "light" else dark:
             assert contrast(series, colours["paper"]) >= 3
 
@@ -420,7 +421,8 @@ def test_checkpoints_are_switched_in_tables_and_drawings(open_page):
     opened = open_page()
     page = opened.page
     unfold(page)
-    rows, marks = 'tr[data-checkpoint="er"]', 'svg [data-checkpoint^="er"]'
+    rows = 'tr[data-checkpoint="er"]'
+    marks = 'svg [data-checkpoint^="er"]'
     others = 'tr[data-checkpoint="base"]'
     assert opened.count(rows) > 3
     assert opened.count(marks) > 0

@@ -22,7 +22,8 @@ from spark_audit.results import Guard, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
 
-ROWS, HELD_OUT = 60, 80
+ROWS = 60
+HELD_OUT = 80
 
 
 def membership_evidence(
@@ -155,7 +156,9 @@ def test_a_named_row_stays_shown_among_many_persons(folder):
 )
 def test_strangers_with_many_rows_are_listed_no_more_often(worlds, tmp_path):
     """None of their rows was trained on: 5 of 100 may be listed, by any number."""
-    n_known, held_out, strangers = 60, 100, 10
+    n_known = 60
+    held_out = 100
+    strangers = 10
     sizes = (1, 5, 10)
     names = {size: [f"{size}-rows-{i}" for i in range(strangers)] for size in sizes}
     sources = [f"known-{i}" for i in range(n_known)]

@@ -22,7 +22,8 @@ def report(**checkpoints: Any) -> Report:
     guesses = declared_guesses(200)
     shared = {"part": "full", "dose": "all", "declared": True, "rows_per_canary": 1}
     shared |= {"epsilon_per_record": 0.0, "says": "a bound of 0 proves nothing"}
-    coins, places = [], []
+    coins = []
+    places = []
     for name, (right, hits, more_fields) in checkpoints.items():
         record = {"checkpoint": name, **shared, **more_fields}
         coins.append(
@@ -37,7 +38,8 @@ def report(**checkpoints: Any) -> Report:
 @pytest.mark.parametrize("claim", [Claim(epsilon=0.5), Claim(epsilon=1, delta=1e-5)])
 def test_what_is_private_is_contradicted_in_one_of_twenty(claim):
     """Randomised response: the mechanism that gives most away under its epsilon."""
-    rng, doubled_epsilon = np.random.default_rng(3), 2 * claim.epsilon
+    rng = np.random.default_rng(3)
+    doubled_epsilon = 2 * claim.epsilon
     coin = scipy.special.expit(doubled_epsilon)
     chance = np.exp(doubled_epsilon) / (np.exp(doubled_epsilon) + 511)
     contradicted = 0

@@ -309,7 +309,8 @@ def test_the_length_of_one_text_is_not_what_the_covariates_leave_open():
 @pytest.mark.parametrize("clusters", [40, 120, 400])
 def test_a_p_leaves_one_score_of_its_rows_open(clusters):
     """The attacker knows all scores but one, and tries what that one could be."""
-    guesses, guesses_left = np.linspace(-4, 4, 161), []
+    guesses = np.linspace(-4, 4, 161)
+    guesses_left = []
     for seed in range(10):
         own_scores = np.random.default_rng(seed).normal(-0.3, 1.0, clusters)
 

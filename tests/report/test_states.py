@@ -346,7 +346,8 @@ def test_rows_that_do_not_fit_are_asked_for_first_and_void_nothing(claim, state)
         checkpoints=report().checkpoints,
     )
     by_name = {state.name: state for state in checkpoint_states(asked_report)}
-    own_state, other_state = by_name["a"], by_name["b"]
+    own_state = by_name["a"]
+    other_state = by_name["b"]
     assert (own_state.state, other_state.state) == (state, state)
     assert own_state.ships == other_state.ships
     assert own_state.reason.startswith(question) == (state != "LEAKS")

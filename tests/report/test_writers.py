@@ -146,7 +146,8 @@ def test_what_a_report_says_of_itself_writes_nothing_elsewhere(report, tmp_path)
 
 @pytest.mark.parametrize("name", ["tables", "figures", "scores"])
 def test_no_link_leads_out_of_the_folder(name, report, tmp_path):
-    outside, folder = tmp_path / "theirs", tmp_path / "report"
+    outside = tmp_path / "theirs"
+    folder = tmp_path / "report"
     for path in (outside, folder):
         path.mkdir()
     (outside / "kept.csv").write_text("kept")

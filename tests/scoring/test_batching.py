@@ -52,7 +52,8 @@ def test_no_other_way_of_cutting_costs_less(seed):
     ordered = sorted(lengths, reverse=True)
     least = 10**9
     for edges in itertools.product([False, True], repeat=len(ordered) - 1):
-        parts, current = [], [ordered[0]]
+        parts = []
+        current = [ordered[0]]
         for length, edge in zip(ordered[1:], edges, strict=True):
             if edge:
                 parts.append(current)

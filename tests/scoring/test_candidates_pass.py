@@ -87,7 +87,8 @@ def assert_fits(
         rows = table.rows(item.key)
         count = np.array([len(row) for row in item.rows])
         truth = expected(model, item)
-        mean, total = table.columns["nll_mean"][rows], table.columns["nll_sum"][rows]
+        mean = table.columns["nll_mean"][rows]
+        total = table.columns["nll_sum"][rows]
         np.testing.assert_allclose(mean, truth / count, atol=atol, err_msg=item.key)
         np.testing.assert_allclose(total, truth, atol=atol * count.max(), rtol=1e-6)
 

@@ -28,7 +28,8 @@ KINDS = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, make_adapter):
     """Folders with ``base`` and ``lora``, a kind each."""
-    root, made = tmp_path_factory.mktemp("spread"), {}
+    root = tmp_path_factory.mktemp("spread")
+    made = {}
     for kind, targets in KINDS.items():
         base = root / kind / "base"
         # Rows of a head that are not dealt evenly, the last of them no token.
@@ -47,7 +48,8 @@ def models(tmp_path_factory, make_adapter):
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
 def test_spread_to_disk_scores_are_those_of_one_place(kind, models, monkeypatch):
     items = make_items([3, 17, 30], vocabulary=200)
-    base, lora = models[kind] / "base", models[kind] / "lora"
+    base = models[kind] / "base"
+    lora = models[kind] / "lora"
 
     def scored(**options: Any) -> dict[str, Any]:
         stream = each([Spec("ours", (str(lora),))], **options)

@@ -28,7 +28,8 @@ def test_drift_is_that_from_a_float32_copy(kind):
     loaded = make_loaded(half, dtype="bfloat16")
     with loaded.active() as module:
         scorer = Scorer(loaded, module, items[0], pytest.fail)
-        own, wide = scorer.nll(items), scorer.widened()
+        own = scorer.nll(items)
+        wide = scorer.widened()
         with wide:
             full = scorer.nll(items)
         assert all(map(np.array_equal, scorer.nll(items), own))

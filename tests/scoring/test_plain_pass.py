@@ -62,7 +62,8 @@ def test_tied_and_untied_heads_have_the_figures_of_log_softmax(kind, tied):
     model = build(kind, tie_word_embeddings=tied)
     same = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert same == tied
-    loaded, items = make_loaded(model), make_items((50, 31, 7))
+    loaded = make_loaded(model)
+    items = make_items((50, 31, 7))
     found = score(loaded, items)[Pass()]
     assert_fits(found, expected(model, items, loaded.usable))
 
@@ -70,7 +71,8 @@ def test_tied_and_untied_heads_have_the_figures_of_log_softmax(kind, tied):
 def test_nuclei_are_a_pass_of_their_own(tmp_path):
     """It leaves the plain scores of a store as they are; top-p as transformers has."""
     model = build("llama")
-    loaded, items = make_loaded(model), make_items((50, 7))
+    loaded = make_loaded(model)
+    items = make_items((50, 7))
     plain = score(loaded, items, store=Store(tmp_path))[Pass()]
     parts = {*tmp_path.glob("*.parquet")}
     both = (Pass(), Pass("nucleus"))
@@ -339,7 +341,8 @@ def test_nan_logits_name_the_item(generic, monkeypatch):
 
 def test_memory_that_ends_halves_the_batches(monkeypatch):
     model = build("llama")
-    loaded, items = make_loaded(model), make_items([50] * 12)
+    loaded = make_loaded(model)
+    items = make_items([50] * 12)
     calm = score(loaded, items)[Pass()]
     body = type(model.model)
     forward = body.forward
@@ -363,7 +366,8 @@ def test_columns_behind_a_prompt_are_those_of_the_string_alone(kind, monkeypatch
     if kind == "own forward":
         monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
     model = build("llama")
-    loaded, whole = make_loaded(model), make_items((12, 12, 9, 9, 14))
+    loaded = make_loaded(model)
+    whole = make_items((12, 12, 9, 9, 14))
     prompted = [
         Item(
             item.key,

@@ -53,7 +53,8 @@ class Counting:
 
 def test_positions_index_the_full_tokenisation(loaded, tiny_tokenizer):
     (encoding,) = encode(tiny_tokenizer, ["Customer John Smith paid 42 dollars."])
-    start, end = len(encoding) - 8, len(encoding)
+    start = len(encoding) - 8
+    end = len(encoding)
     one = item("x", encoding, (start, end))
     # The BOS is read in front of the cut text; it has no prediction of its own.
     assert one.ids[0] == encoding.ids[0]
@@ -86,7 +87,8 @@ def test_workers_share_the_items_by_hash_and_each_sees_the_others(
 ):
     whole = score(loaded, items)[Pass()]
     counting = Counting(monkeypatch)
-    parts, table = [], None
+    parts = []
+    table = None
     for worker in range(3):
         counting.seen.clear()
         store = Store(tmp_path)

@@ -55,7 +55,8 @@ def pauses(monkeypatch):
     The module's own clock is changed, not the process's: other threads sleep too. A
     thread of an earlier test may still ask a server that is gone: it does not count.
     """
-    waited, earlier = [], threading.enumerate()
+    waited = []
+    earlier = threading.enumerate()
 
     def sleep(seconds):
         if threading.current_thread() not in earlier:
@@ -89,7 +90,8 @@ def test_a_server_that_agrees(adapter, merged, texts, fault):
         assert one.model_id != merged.model_id
         found = score(one, texts)
         # A prefix is told of by every token: what stands before a candidate counts.
-        prefix, rows = texts[0].ids[:5], (texts[0].ids[5:7], texts[1].ids[4:8])
+        prefix = texts[0].ids[:5]
+        rows = (texts[0].ids[5:7], texts[1].ids[4:8])
         sets = [Candidates("c", prefix, rows)]
         kind = Pass("candidates")
         theirs = score(one, sets, passes=[kind])[kind]
@@ -254,7 +256,8 @@ def test_a_key_is_sent_or_refused_and_never_quoted(key, sent, monkeypatch):
     assert heads == ([] if sent == "" else [sent])
 
 
-ADDRESS, OPEN = "http://me:s3cr3t@127.0.0.1:9/v1", "http://127.0.0.1:9/v1"
+ADDRESS = "http://me:s3cr3t@127.0.0.1:9/v1"
+OPEN = "http://127.0.0.1:9/v1"
 
 
 @pytest.mark.parametrize(

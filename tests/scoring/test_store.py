@@ -146,7 +146,8 @@ def test_a_key_depends_on_all_that_a_score_depends_on(change, tmp_path):
 
 
 def test_keys_of_two_folders_differ_by_their_salt(tmp_path):
-    one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
+    one = Store(tmp_path / "one")
+    two = Store(tmp_path / "two")
     assert (
         one.pass_items(MODEL, ITEMS, Pass()).store_keys()
         != two.pass_items(MODEL, ITEMS, Pass()).store_keys()
@@ -175,7 +176,8 @@ def test_workers_that_start_at_once_share_one_salt(tmp_path):
 
 
 def test_another_workers_shards_are_seen_after_a_refresh(tmp_path):
-    here, there = Store(tmp_path), Store(tmp_path)
+    here = Store(tmp_path)
+    there = Store(tmp_path)
     keys = fill(there, ITEMS)
     assert here.lacking([keys["a"]])
     assert_holds(here, keys, ITEMS)  # gather refreshes
@@ -284,7 +286,8 @@ def test_a_shard_that_vanishes_is_an_output_error(tmp_path):
 )
 def test_a_column_that_a_server_cannot_tell_is_no_damage(name, of, found, tmp_path):
     store, (one, *_) = Store(tmp_path), ITEMS
-    keys, columns = store.pass_items(MODEL, [one], Pass()).store_keys(), columns_of(one)
+    keys = store.pass_items(MODEL, [one], Pass()).store_keys()
+    columns = columns_of(one)
     columns[name][:of] = np.nan
     store.add(keys[one.key], one.row_positions, columns)
     store.flush()

@@ -99,7 +99,8 @@ def test_an_unknown_item_is_an_error():
 
 
 def test_keys_that_are_not_unique_are_refused():
-    position, nll = np.arange(3, dtype=np.int32), np.zeros(3, np.float32)
+    position = np.arange(3, dtype=np.int32)
+    nll = np.zeros(3, np.float32)
     with pytest.raises(ValueError, match="item keys are not unique"):
         TokenTable(("a", "a"), np.array([0, 1, 3]), position, {"nll": nll})
 

@@ -37,7 +37,9 @@ def made(
 ) -> Answers:
     """``counts`` clusters a task, each with one to ``rows`` questions."""
     rng = np.random.default_rng(seed)
-    tasks, clusters, correct = [], [], []
+    tasks = []
+    clusters = []
+    correct = []
     for task, count in enumerate(counts):
         for _ in range(count):
             cluster = len(set(clusters))
@@ -108,7 +110,8 @@ def test_the_stratified_jackknife_is_that_by_hand(metric):
     estimate = accuracy_estimate(answers, metric)
     value = accuracy_metrics(answers.matrix())[metric]
     strata = answers.strata()
-    variances, counts = [], []
+    variances = []
+    counts = []
     for task in range(3):
         held = np.flatnonzero(strata == task)
         squares = []

@@ -137,7 +137,9 @@ def test_without_an_interval_there_is_no_bound():
 @pytest.mark.parametrize("n", [1, 5, 12])
 def test_exposures_above_it_are_rejected_by_the_exact_test_of_the_mean(n):
     """By brute force: the mean of n canaries drawn as that test supposes."""
-    size, level, mean = 32, 0.02, 1.7
+    size = 32
+    level = 0.02
+    mean = 1.7
     bits = np.asarray(exposure_bits(np.arange(1, size + 1), size))
     end = exposure_at_most(mean, n, size, significance=level)
     rng = np.random.default_rng(0)

@@ -14,7 +14,8 @@ from spark_audit.stats.balance import (
     variance_ratio,
 )
 
-PII, OTHER = np.array([2.0, 3, 4, 5]), np.array([1, 2.5, 3.5, 3])
+PII = np.array([2.0, 3, 4, 5])
+OTHER = np.array([1, 2.5, 3.5, 3])
 
 samples = st.lists(
     st.integers(-5, 5).map(lambda n: n / 2), min_size=2, max_size=12
@@ -90,7 +91,8 @@ def test_rows_use_one_ruler():
 
 
 def test_rows_leave_out_what_is_missing_and_say_so():
-    same, varied = np.ones(4), np.array([1.0, 2, 3])
+    same = np.ones(4)
+    varied = np.array([1.0, 2, 3])
     rows = balance_rows(
         {"constant": same, "short": varied[:1], "lost": varied, "nan": [1.0, np.nan]},
         {"constant": varied, "short": varied, "lost": varied, "nan": varied},

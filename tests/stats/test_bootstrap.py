@@ -29,7 +29,8 @@ class TestWeights:
         def everything() -> list[np.ndarray]:
             rng = np.random.default_rng(0)
             weights = draw_weights(13, replicates=101, seed=1)
-            values, codes = rng.normal(size=40), rng.integers(0, 13, 40)
+            values = rng.normal(size=40)
+            codes = rng.integers(0, 13, 40)
             table = rng.normal(size=(24, 3))
             return [
                 weights.drawn,

@@ -6,14 +6,16 @@ import scipy
 
 from spark_audit.stats.conformal import conformal_p, discoveries, simes, standardised
 
-SIZE, TASKS = 5, 4
+SIZE = 5
+TASKS = 4
 
 
 def world(rng: np.random.Generator, effect: float) -> dict[str, np.ndarray]:
     """Tasks on scales of their own, clusters of five, doses, and 30% strangers."""
     rows = []
     for task in range(TASKS):
-        middle, spread = rng.normal(), rng.uniform(0.5, 2)
+        middle = rng.normal()
+        spread = rng.uniform(0.5, 2)
         for trained, count in ((True, 60), (False, 40)):
             made = 0
             while made < count:
@@ -56,7 +58,8 @@ def test_p_counts_held_out_clusters_once():
     """By a plain loop; ties count as at least as familiar."""
     rng = np.random.default_rng(0)
     scores = rng.integers(0, 8, 60).astype(float)
-    held, cluster = np.arange(60) >= 30, np.arange(60) // 3
+    held = np.arange(60) >= 30
+    cluster = np.arange(60) // 3
     p = conformal_p(scores, held, cluster)
     clusters = sorted({*cluster[held]})
     for i in range(30):

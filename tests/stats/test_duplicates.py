@@ -126,7 +126,8 @@ def test_texts_at_the_threshold_are_duplicates():
 def test_round_off_in_a_filter_loses_nothing():
     # 7 of 25 words are shared, and 0.28 * 25 is a little more than 7 in floating point.
     assert 0.28 * 25 > 7
-    shared, own_words = [f"s{i}" for i in range(7)], [f"o{i}" for i in range(18)]
+    shared = [f"s{i}" for i in range(7)]
+    own_words = [f"o{i}" for i in range(18)]
     texts = [" ".join(own_words + shared), " ".join(shared)]
     assert duplicate_groups(texts, threshold=0.28, n=1).tolist() == [0, 0]
 

@@ -69,7 +69,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """
 
     def beyond(epsilon: float) -> float:
-        low, high = -epsilon / mu - mu / 2, -epsilon / mu + mu / 2
+        low = -epsilon / mu - mu / 2
+        high = -epsilon / mu + mu / 2
         share_left = np.exp(epsilon + stats.norm.logcdf(low))
         return float(stats.norm.cdf(high) - share_left - delta)
 
@@ -96,7 +97,8 @@ def most_likely(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
     The curve of (eps, delta)-DP is made of lines, and each tail has one inequality a
     line: those of Mahloujifar's theorem for the sets {i, ..., r}.
     """
-    rows, limits = [np.ones(r + 1)], [1.0]
+    rows = [np.ones(r + 1)]
+    limits = [1.0]
     js = np.arange(r + 1)
     for i in range(1, r + 1):
         right = np.where(js >= i, js, 0) / m
@@ -204,7 +206,8 @@ SIMULATED = [
 @pytest.mark.parametrize(("mu", "delta"), [(0.3, 1e-2), (1.0, 1e-2), (1.0, 1e-5)])
 def test_one_run_bounds_hold_for_the_gaussian_mechanism(mu, delta, coins, runs, most):
     right = gaussian(np.random.default_rng(12), runs, coins, mu)
-    r, truth = declared_guesses(coins), gaussian_epsilon(mu, delta)
+    r = declared_guesses(coins)
+    truth = gaussian_epsilon(mu, delta)
 
     def bound(v: int) -> float:
         return one_run_bound(v, r, coins, delta=delta).canary

@@ -98,7 +98,8 @@ class TestJackknife:
         )
 
     def test_clusters_without_data_do_not_count(self):
-        num, den = np.append(NUM, [0, 0]), np.append(DEN, [0, 0])
+        num = np.append(NUM, [0, 0])
+        den = np.append(DEN, [0, 0])
         assert jackknife_t(num, den) == jackknife_t(NUM, DEN)
         np.testing.assert_array_equal(
             jackknife_values(num, den)[-2:], [NUM.sum() / DEN.sum()] * 2
@@ -189,7 +190,8 @@ class TestBinomialIntervals:
 class TestRatioEstimate:
     def test_dropped_resamples_are_counted(self):
         weights = draw_weights(5, replicates=999, seed=0)
-        num, den = np.array([1.0, 2.0, 0, 0, 0]), np.array([2.0, 3.0, 0, 0, 0])
+        num = np.array([1.0, 2.0, 0, 0, 0])
+        den = np.array([2.0, 3.0, 0, 0, 0])
         empty = int(np.sum(weights.drawn[:, :2].sum(axis=1) == 0))
         assert empty > 0
         estimate = resampled(weights, num, den)
@@ -277,7 +279,8 @@ class TestRateEstimate:
 class TestMedianEstimate:
     def test_equals_expanding_every_resample(self):
         rng = np.random.default_rng(2)
-        values, codes = rng.normal(size=40), rng.integers(0, 7, 40)
+        values = rng.normal(size=40)
+        codes = rng.integers(0, 7, 40)
         weights = draw_weights(7, replicates=199, seed=0)
         drawn = median_replicates(weights, values, codes)
         estimate = median_estimate(values, codes, replicates=drawn)
@@ -300,7 +303,8 @@ class TestMedianEstimate:
         assert estimate.note == "resamples agree: no percentile interval"
 
     def test_a_median_of_fewer_than_two_clusters_is_missing(self):
-        drawn, none = np.ones(9), np.array([], dtype=int)
+        drawn = np.ones(9)
+        none = np.array([], dtype=int)
         assert median_estimate([], none, replicates=drawn) == Estimate.missing(NONE)
         assert median_estimate([1.0], [1], replicates=drawn) == Estimate.missing(
             ONE, n=1, clusters=1
@@ -345,7 +349,8 @@ class TestCoverage:
             return own + 0.4 * den * rng.normal(size=clusters)
         if design == "skewed pairs":  # both NLLs of a pair are skewed
             first, second = rng.gamma(0.5, 3.0, (2, len(codes)))
-            tokens, shared = first - second, rng.gamma(2.0, 0.5, clusters) - 1.0
+            tokens = first - second
+            shared = rng.gamma(2.0, 0.5, clusters) - 1.0
         else:  # the difference itself is skewed, and the source's effect exponential
             tokens = rng.gamma(0.5, 2.0, len(codes)) - 1.0
             shared = rng.gamma(1.0, 0.8, clusters) - 0.8
@@ -377,7 +382,8 @@ class TestCoverage:
     @pytest.mark.parametrize("clusters", [51, 20, 10])
     def test_intervals_of_a_rare_rate_cover_the_truth(self, clusters):
         rng = np.random.default_rng(clusters)
-        rate, rho = 0.021, 0.1
+        rate = 0.021
+        rho = 0.1
         hits = {"decision": 0, "jackknife-t": 0}
         for _ in range(self.SIMULATIONS):
             trials = self.sizes(rng, clusters)

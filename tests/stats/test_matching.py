@@ -25,7 +25,8 @@ from spark_audit.stats.window_assignment import Choices, assign_disjoint
 # fmt: off
 NLL = [0, 2.0, 1.0, 3.0, .4, 2.2, 1.1, 2.8, .5, 5.0, 1.6, 1.5, 2.1, .9, 3.2, .2]
 # fmt: on
-A, B = (1, 3), (6, 8)
+A = (1, 3)
+B = (6, 8)
 
 
 def everything(tokens: int) -> np.ndarray:
@@ -133,7 +134,8 @@ def plainly(
     """Candidates and reasons by loops over Python integers."""
     u = unll.tolist()
     pii = {t for start, end in spans for t in range(start, end)}
-    choices, reasons = {}, {}
+    choices = {}
+    reasons = {}
     for i in sorted(range(len(spans)), key=lambda i: (*spans[i], i)):
         start, end = spans[i]
         length = end - start
@@ -210,7 +212,8 @@ def test_matches_are_disjoint_and_those_of_a_plain_search(
 @pytest.mark.parametrize("distance", ["mean", "profile"])
 def test_long_examples_stay_small(distance):
     rng = np.random.default_rng(3)
-    tokens, length = 20_000, 2_000
+    tokens = 20_000
+    length = 2_000
     unll = micro_nats(rng.gamma(1, 2, tokens))
     spans = [(0, length), (9_000, 9_000 + length), (15_000, 15_003)]
     tracemalloc.start()
@@ -224,7 +227,8 @@ def test_long_examples_stay_small(distance):
 
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 5))
 def test_non_overlapping_windows_equal_the_plain_loop(mask, length):
-    plain, t = [], 0
+    plain = []
+    t = 0
     while t + length <= len(mask):
         if all(mask[t : t + length]):
             plain.append(t)

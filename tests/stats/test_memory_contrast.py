@@ -102,7 +102,8 @@ def test_what_cannot_be_compared_says_why(trained, clusters, note):
 def test_it_holds_its_level(ours, others, skewed):
     """No difference: normal clusters of unequal size, and lognormal ones."""
     rng = np.random.default_rng(3)
-    simulations, missed = 2000, 0
+    simulations = 2000
+    missed = 0
     count = ours + others
     for _ in range(simulations):
         rows = rng.integers(1, 5, count)
@@ -122,7 +123,8 @@ def test_the_smallest_effect_is_that_of_the_test_s_own_freedom():
     trained = np.arange(10) < 5
     small_sides = sides(trained, np.arange(10))
     result = memory(np.random.default_rng(2).normal(0, 1, 10), small_sides)
-    df, ratio = int(result.freedom), result.difference.mde / result.difference.se
+    df = int(result.freedom)
+    ratio = result.difference.mde / result.difference.se
     critical = stats.t.ppf(0.975, df)
     power = stats.nct.sf(critical, df, ratio) + stats.nct.cdf(-critical, df, ratio)
     assert power == pytest.approx(0.8, abs=1e-6)

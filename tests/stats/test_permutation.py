@@ -21,7 +21,8 @@ def test_permutations_agree_with_scipys_over_one_stratum():
     x = (rng.normal(0, 1, 10) - 0.9 * (np.arange(10) < 5)) * tokens
 
     def t(chosen: np.ndarray, others: np.ndarray) -> float:
-        means, variance = [], 0.0
+        means = []
+        variance = 0.0
         for side in (chosen.astype(int), others.astype(int)):
             mean = x[side].sum() / tokens[side].sum()
             residual = ((x[side] - mean * tokens[side]) ** 2).sum()

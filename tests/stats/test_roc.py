@@ -111,9 +111,12 @@ def naive_obuchowski(
     kernel = (x[:, None] > y) + 0.5 * (x[:, None] == y)
     m, n = kernel.shape
     theta = kernel.mean()
-    v10, v01 = kernel.mean(axis=1), kernel.mean(axis=0)
+    v10 = kernel.mean(axis=1)
+    v01 = kernel.mean(axis=0)
     names = sorted(set(cx) | set(cy))
-    i10, i01, i = len(set(cx)), len(set(cy)), len(names)
+    i10 = len(set(cx))
+    i01 = len(set(cy))
+    i = len(names)
     s10 = s01 = s11 = 0.0
     for name in names:
         a = v10[cx == name].sum() - (cx == name).sum() * theta
@@ -134,7 +137,9 @@ def clustered(
 ) -> tuple[Design, np.ndarray]:
     """Clusters of 1 to ``size`` rows that share a part of their scores."""
     rng = RNG(seed)
-    member, cluster, scores = [], [], []
+    member = []
+    cluster = []
+    scores = []
     for side, count in zip((True, False), sides, strict=True):
         for i in range(count):
             rows = int(rng.integers(1, size + 1))
@@ -413,7 +418,8 @@ def test_intervals_of_auc_cover_the_truth(sides, size, icc, shift):
 @pytest.mark.parametrize("shift", [0.0, 1.0])
 def test_intervals_of_rates_cover_the_truth(shift):
     truth = float(stats.norm.sf(stats.norm.isf(0.05) - shift))
-    hits, runs = 0, 800
+    hits = 0
+    runs = 800
     for seed in range(runs):
         design, scores = clustered(seed, sides=(200, 300), size=1, shift=shift)
         estimate = tpr(design, scores, 0.05, replicates=400, seed=seed)
@@ -465,7 +471,8 @@ def test_each_task_has_its_threshold():
 
 def test_degrees_of_freedom_are_satterthwaite_s():
     rng = RNG(3)
-    x, y = rng.normal(0.7, 1, 6), rng.normal(0, 1, 9)
+    x = rng.normal(0.7, 1, 6)
+    y = rng.normal(0, 1, 9)
     member = np.repeat([True, False], [6, 9])
     design = Design.of(member, np.arange(15))
     _, p = auc_estimate(design, np.concatenate([x, y]))

@@ -77,7 +77,8 @@ def without(windows: Windows, cluster: int) -> tuple[Windows, np.ndarray]:
 
 def plain_bias(windows: Windows, a: np.ndarray, b: np.ndarray | None) -> float:
     """R1 from its parts, the slopes by least squares on deviations from the cells."""
-    cells, x = windows.pool_cells, windows.pool
+    cells = windows.pool_cells
+    x = windows.pool
 
     def apart(values: np.ndarray) -> np.ndarray:
         return values - [values[cells == cell].mean() for cell in cells]
@@ -185,7 +186,8 @@ def matched_examples(
 
 
 def as_windows(x: np.ndarray, *, cells: bool) -> Windows:
-    examples, windows = x.shape[0], x.shape[1] - 1
+    examples = x.shape[0]
+    windows = x.shape[1] - 1
     codes = np.repeat(np.arange(examples), windows)
     return Windows(
         pool=x[:, 1:].ravel(),

@@ -56,7 +56,8 @@ def brute_max_t(num: np.ndarray) -> np.ndarray:
     norm = np.sqrt((num**2).sum(axis=0))
     observed = np.abs(num.sum(axis=0)) / norm
     order = sorted(range(columns), key=lambda k: -observed[k])
-    adjusted, floor = np.ones(columns), 0.0
+    adjusted = np.ones(columns)
+    floor = 0.0
     for position, column in enumerate(order):
         hits = 0
         for signs in itertools.product((-1, 1), repeat=clusters):

@@ -105,7 +105,8 @@ def twins(rng: np.random.Generator, effect: float, level: float) -> Iterator[flo
     Each is found in 80% at its own smallest effect: where both are equally hard, as
     with 12 against 20, the two together are in 70%.
     """
-    n, m = 18, 12
+    n = 18
+    m = 12
     rise = rng.normal(0, 1.5, n + m)
     trained = np.arange(n + m) < n
     sides = Sides(trained, np.ones(n + m), np.arange(n + m), np.zeros((n + m, 1), int))
@@ -125,7 +126,8 @@ def twins(rng: np.random.Generator, effect: float, level: float) -> Iterator[flo
 
 def canary(rng: np.random.Generator, effect: float, level: float) -> Iterator[float]:
     """Mean exposure against chance; memory favours ranks by a power of them."""
-    n, size = 25, 512
+    n = 25
+    size = 512
     bits = np.asarray(exposure_bits(np.arange(1, size + 1), size))
     yield smallest(Power(test="exposure", n=n, size=size), level) or np.inf
     tilts = np.linspace(0, 5, 2000)
@@ -177,7 +179,8 @@ def extract(rng: np.random.Generator, effect: float, level: float) -> Iterator[f
 @pytest.mark.parametrize("tests", FAMILIES)
 @pytest.mark.parametrize("audit", [matched, twins, canary, mia, extract])
 def test_found_in_four_of_five(audit, tests, draws):
-    rng, level = np.random.default_rng(tests), 0.05 / tests
+    rng = np.random.default_rng(tests)
+    level = 0.05 / tests
     named = [next(audit(rng, 0.0, level)) for _ in range(min(draws, 200))]
     effect = float(np.median(named))
     n_found = sum(list(audit(rng, effect, level))[1] < level for _ in range(draws))

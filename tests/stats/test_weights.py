@@ -38,7 +38,8 @@ def test_a_block_stands_for_all_of_its_clusters(blocked):
     weights_by_cluster = weights.drawn[:, weights.column]
     assert set(weights_by_cluster.sum(axis=1)) == {CLUSTERS}
     np.testing.assert_allclose(weights.totals(sums()), weights_by_cluster @ sums())
-    values, codes = np.arange(4000.0), np.arange(4000) % CLUSTERS
+    values = np.arange(4000.0)
+    codes = np.arange(4000) % CLUSTERS
     np.testing.assert_array_equal(
         median_replicates(weights, values, codes),
         median_replicates(one_by_one(weights_by_cluster), values, codes),

@@ -90,7 +90,8 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(tiny_base, tmp_path)
         output=tmp_path / "run",
         settings=["epochs=4", "lr=0.03", "batch_size=6"],
     )
-    order, matrix = list(LABELS), outcome.record.accuracy
+    order = list(LABELS)
+    matrix = outcome.record.accuracy
     accuracies = audited(tmp_path / "run", data, tiny_base)
     for t, row in enumerate(matrix):
         # Tasks that come later are not asked in training.

@@ -35,9 +35,12 @@ def plain_privacy(
     """|set| and mean of Eqs. unlikelihood, demoted_kl, anchor and old_anchor."""
     values: dict[str, list[Any]] = {name: [] for name in TERMS}
     for row in rows:
-        was, now = teacher[row.id].softmax(-1), logp_of(model, row).exp()
+        was = teacher[row.id].softmax(-1)
+        now = logp_of(model, row).exp()
         for t in range(1, len(row)):
-            token, p, q = int(row.ids[t]), was[t - 1], now[t - 1]
+            token = int(row.ids[t])
+            p = was[t - 1]
+            q = now[t - 1]
             if row.task != task:
                 if not row.pii[t]:
                     values["old"].append(kl(p, q))
@@ -193,7 +196,8 @@ def private(rows: Sequence[TrainRow]) -> list[TrainRow]:
 
 
 def test_rows_are_drawn_evenly():
-    every, some = ROWS["b"], private(ROWS["b"])
+    every = ROWS["b"]
+    some = private(ROWS["b"])
 
     def current(steps: Any) -> list[TrainRow]:
         return [row for now, _ in steps for row in now]

@@ -149,7 +149,8 @@ def test_two_processes_give_what_one_gives(
         ends = [launched(command(method, tiny_base, data, top_of_two, *more))]
     else:
         folder, ended = request.getfixturevalue("pair")
-        top_of_two, ends = folder / method, ended[method]
+        top_of_two = folder / method
+        ends = ended[method]
     assert [code for code, _, _ in ends] == [0] * len(ends), ends
     # The first process alone speaks.
     assert "".join(out for _, out, _ in ends).count("Last ") == 1
@@ -157,7 +158,8 @@ def test_two_processes_give_what_one_gives(
         json.loads((top_of_two / "run.json").read_text())["starts"][0]["processes"] == 2
     )
 
-    steps_alone, two = steps(run_alone.folder), steps(top_of_two)
+    steps_alone = steps(run_alone.folder)
+    two = steps(top_of_two)
     assert [list(line) for line in steps_alone] == [list(line) for line in two]
     for mine, other_step in zip(steps_alone, two, strict=True):
         for name, value in mine.items():

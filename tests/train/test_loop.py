@@ -158,7 +158,8 @@ def test_a_step_without_positions_still_is_a_step():
         run_through(stream, phase)
         return state_of(stream)
 
-    given, none = weights(True), weights(False)
+    given = weights(True)
+    none = weights(False)
     assert all(torch.equal(given[name], none[name]) for name in given)
 
 

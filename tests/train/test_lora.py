@@ -97,7 +97,8 @@ def test_a_fresh_adapter_changes_nothing_and_follows_its_seed(make):
 
 def test_an_adapter_says_which_base_it_was_trained_on(make, tmp_path, monkeypatch):
     model = add_lora(make("llama"), r=2, alpha=4)
-    target, link = tmp_path / "target", tmp_path / "link"
+    target = tmp_path / "target"
+    link = tmp_path / "link"
     target.mkdir()
     link.symlink_to(target)
     with replaced(link) as part:

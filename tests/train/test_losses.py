@@ -52,7 +52,8 @@ def paper_support_kl(
     teacher: np.ndarray, scores: np.ndarray, k: int, temperature: float
 ) -> float:
     likeliest = sorted(range(len(teacher)), key=lambda j: -teacher[j])[:k]
-    p, q = softmax(teacher, temperature), softmax(scores, temperature)
+    p = softmax(teacher, temperature)
+    q = softmax(scores, temperature)
     p_kept = [p[j] / math.fsum(p[i] for i in likeliest) for j in likeliest]
     q_kept = [q[j] / math.fsum(q[i] for i in likeliest) for j in likeliest]
     return divergence(p_kept, q_kept)
@@ -91,7 +92,9 @@ few_examples = settings(max_examples=40, deadline=None)
 
 def beside_the_paper(t: Tensor, s: Tensor, i: Tensor) -> list[tuple[Tensor, Any]]:
     """Each loss of logits and tokens, and the paper's of the same numbers."""
-    teacher, student, ids = t.double().numpy(), s.double().numpy(), i.numpy()
+    teacher = t.double().numpy()
+    student = s.double().numpy()
+    ids = i.numpy()
     rows = range(len(ids))
     return [
         (token_nll(s, i), [paper_nll(student[r], ids[r]) for r in rows]),
@@ -149,7 +152,8 @@ def test_narrow_logits_are_computed_in_float32(dtype):
     student[np.arange(3), ids[:3]] += 14.0  # P near 1, where bfloat16 is coarse
     t, s = (x.to(dtype) for x in to_torch(teacher, student))
     i = torch.from_numpy(ids)
-    teacher, student = t.double().numpy(), s.double().numpy()
+    teacher = t.double().numpy()
+    student = s.double().numpy()
     rows = range(6)
     support, logp = top_k(t, k=64, temperature=2.0)
     # bfloat16 ties at the edge of the support: any 64 of equal value will do.
@@ -202,7 +206,8 @@ def test_a_teacher_probability_of_zero_adds_nothing():
     t = torch.tensor([[0.5, -inf, 1.0, -inf, -900.0]], requires_grad=True)
     s = torch.tensor([[0.2, 3.0, -1.0, -inf, 2.0]], requires_grad=True)
     loss = kl(t, s)
-    p, q = softmax(np.array([0.5, 1.0])), softmax(np.array([0.2, 3.0, -1.0, 2.0]))
+    p = softmax(np.array([0.5, 1.0]))
+    q = softmax(np.array([0.2, 3.0, -1.0, 2.0]))
     wanted = p[0] * math.log(p[0] / q[0]) + p[1] * math.log(p[1] / q[2])
     assert math.isclose(loss.item(), wanted, rel_tol=1e-6)
     loss.sum().backward()

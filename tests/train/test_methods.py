@@ -58,7 +58,8 @@ def test_without_replay_the_old_anchor_keeps_its_rows(plan):
         plan("spark", "replay.enabled=off"), plan("spark"), strict=True
     ):
         for step in range(3) if phase.part == "priv" else ():
-            own_choice, same = phase.choose(step), phase_with_replay.choose(step)
+            own_choice = phase.choose(step)
+            same = phase_with_replay.choose(step)
             assert own_choice.rows == same.rows
             assert phase.terms(own_choice.rows) == phase_with_replay.terms(same.rows)
         assert phase.part == "priv" or set(phase.choose(0).rows) == {"task"}

@@ -47,7 +47,8 @@ def test_what_is_set_aside_goes_on_acting_and_is_frozen(kind):
     student = Student(model)
     held = dict(student.trainable)
     for number in (1, 2, 3):
-        before, first = logits(model), tensors(model, "default")
+        before = logits(model)
+        first = tensors(model, "default")
         set_aside(model, seed=number)
         torch.testing.assert_close(logits(model), before, rtol=1e-12, atol=1e-12)
         trained = {n: w for n, w in model.named_parameters() if w.requires_grad}
@@ -90,7 +91,8 @@ def test_a_saved_stage_opens_as_one_and_as_its_parts(tmp_path):
     for _ in range(2):  # what was there before gives way
         load_adapter(parts, tmp_path / "a")
         for name in ("default", EARLIER):
-            mine, theirs = tensors(model, name), tensors(parts, name)
+            mine = tensors(model, name)
+            theirs = tensors(parts, name)
             assert mine.keys() == theirs.keys()
             assert mine
             assert all(torch.equal(mine[key], theirs[key]) for key in mine)

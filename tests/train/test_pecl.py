@@ -52,7 +52,8 @@ def test_a_step_without_noise_is_its_three_terms(assignment, tokens):
         def plain(
             step: Any, k: int = k, score: Any = score, before: Any = before
         ) -> dict[str, Any]:
-            learned, forgotten = [], []
+            learned = []
+            forgotten = []
             for row in step.rows["task"]:
                 logp = logits_of(model, row).log_softmax(-1)
                 for t in range(1, len(row)):

@@ -212,7 +212,8 @@ def test_runs_of_one_seed_share_neither_noise_nor_batches(tiny_base, data, tmp_p
     batches_left = []
     # Hardly anything but noise, whose scale AdamW takes out again.
     for sigma in (1e4, 2e4):
-        output, noise = tmp_path / str(sigma), f"dp.noise_multiplier={sigma}"
+        output = tmp_path / str(sigma)
+        noise = f"dp.noise_multiplier={sigma}"
         folder = quick(output, tiny_base, data, noise).folder
         state = load_file(folder / "stages/1-yelp/task/adapter_model.safetensors")
         weights = [w.flatten() for name, w in state.items() if "lora_B" in name]
@@ -369,7 +370,8 @@ def test_epsilon_is_a_number_whatever_the_noise():
 @pytest.mark.parametrize("sigma", [20.0, 1000.0])
 def test_small_epsilons_are_near_the_exact_ones(sigma):
     """Every row in every step: a Gaussian mechanism (Balle & Wang 2018)."""
-    mu, delta = math.sqrt(200) / sigma, 1e-4
+    mu = math.sqrt(200) / sigma
+    delta = 1e-4
 
     def excess(e: float) -> float:
         upper = stats.norm.cdf(mu / 2 - e / mu)

@@ -190,7 +190,8 @@ def test_scores_equal_a_plain_computation(made, tied):
 
 
 def test_switching_leaves_no_noise_behind(made, tied, tmp_path):
-    other_folder, none = tmp_path / "other", tmp_path / "none"
+    other_folder = tmp_path / "other"
+    none = tmp_path / "none"
     for folder in (other_folder, none):
         shutil.copytree(made / "stages" / "2-fomc" / "task", folder)
         unsaid(folder)

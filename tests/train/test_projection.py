@@ -35,7 +35,8 @@ def nearest(others: np.ndarray, own: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_nearest_gradient_that_hurts_no_task_is_found(tasks, seed):
     rng = np.random.default_rng([tasks, seed])
-    others, own = rng.normal(size=(tasks, 7)), rng.normal(size=7)
+    others = rng.normal(size=(tasks, 7))
+    own = rng.normal(size=7)
     found = project(others, own)
     np.testing.assert_allclose(found, nearest(others, own), atol=1e-6)
     assert (others @ found >= -1e-9).all()
@@ -43,7 +44,8 @@ def test_the_nearest_gradient_that_hurts_no_task_is_found(tasks, seed):
 
 def degenerate(kind: str) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
-    others, own = rng.normal(size=(4, 8)), rng.normal(size=8)
+    others = rng.normal(size=(4, 8))
+    own = rng.normal(size=8)
     others *= np.where(others @ own > 0, -1.0, 1.0)[:, None]  # all are hurt
     if kind == "duplicate":
         others[1] = others[0]
@@ -57,7 +59,8 @@ def degenerate(kind: str) -> tuple[np.ndarray, np.ndarray]:
     elif kind == "sizes":
         others *= np.array([1e-6, 1.0, 1e6, 1e-3])[:, None]
     elif kind == "more than dimensions":
-        others, own = rng.normal(size=(5, 2)), rng.normal(size=2)
+        others = rng.normal(size=(5, 2))
+        own = rng.normal(size=2)
     return others, own
 
 

@@ -92,7 +92,8 @@ def test_identifiers_annotated_in_other_rows_count():
 
 def mean_nll(loaded: Any) -> float:
     """Of the plain rows' texts with EOS, by the model itself."""
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for row in PLAIN:
         ids = loaded.tokenizer(row.text)["input_ids"] + [loaded.tokenizer.eos_token_id]
         tensor = torch.tensor([ids])
@@ -109,7 +110,8 @@ def relearned(ckpt: Path, data: Path, output: Path, **options: Any) -> dict[str,
 
 
 def test_an_adapter_is_trained_on(data, tiny_base, tmp_path, make_adapter):
-    adapter, base = make_adapter(tmp_path / "adapter", seed=3), str(tiny_base)
+    adapter = make_adapter(tmp_path / "adapter", seed=3)
+    base = str(tiny_base)
     before = {p.name: p.read_bytes() for p in adapter.iterdir()}
     out = tmp_path / "out"
     facts = relearned(adapter, data, out, base=base)
@@ -137,7 +139,8 @@ def test_an_adapter_is_trained_on(data, tiny_base, tmp_path, make_adapter):
 
 def test_full_weights_stay_full_weights(data, tiny_base, tmp_path):
     # Its configuration says that the head is tied; the file holds both.
-    model, out = tmp_path / "model", tmp_path / "out"
+    model = tmp_path / "model"
+    out = tmp_path / "out"
     shutil.copytree(tiny_base, model)
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(
@@ -151,7 +154,8 @@ def test_full_weights_stay_full_weights(data, tiny_base, tmp_path):
     assert model_alone.tokenizer_sha256 == start.tokenizer_sha256
     assert mean_nll(model_alone) < facts["losses"][0]
     # Nothing but the attention projections has changed.
-    before, after = start.model.state_dict(), model_alone.model.state_dict()
+    before = start.model.state_dict()
+    after = model_alone.model.state_dict()
     assert before.keys() == after.keys()
     changed = {n for n in before if not torch.equal(before[n], after[n])}
     assert changed == {n for n in before if "self_attn" in n}

@@ -62,8 +62,10 @@ def plain_replay(
                 z = student[t - 1]
                 ce.append(z.exp().sum().log() - z[int(row.ids[t])])
     zero = torch.zeros((), dtype=torch.float64)
-    sum_ce, sum_kl = sum(ce, zero), sum(divergence, zero)
-    mean_ce, mean_kl = sum_ce / max(len(ce), 1), sum_kl / max(len(divergence), 1)
+    sum_ce = sum(ce, zero)
+    sum_kl = sum(divergence, zero)
+    mean_ce = sum_ce / max(len(ce), 1)
+    mean_kl = sum_kl / max(len(divergence), 1)
     forms = {
         "count": (sum_ce + factor * sum_kl) / max(len(ce) + len(divergence), 1),
         "mean": mean_ce + factor * mean_kl,

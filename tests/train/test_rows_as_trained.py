@@ -16,7 +16,8 @@ def example(**more):
     training = TrainingInput(
         "in_text", supervised=((ANSWER, TEXT.index("</s>") + 4),), **more
     )
-    prompt, response = TEXT[:ANSWER], TEXT[ANSWER:]
+    prompt = TEXT[:ANSWER]
+    response = TEXT[ANSWER:]
     return Example("a", "t", prompt, response, "train", "a", training_input=training)
 
 

@@ -132,7 +132,8 @@ def test_another_run_is_refused_with_the_difference(start, undisturbed, tmp_path
 
 
 def test_neither_names_nor_the_order_of_files_make_another_run(start, tmp_path):
-    names, settings = ("yelp", "fomc"), ("ptpc.steps=1",)
+    names = ("yelp", "fomc")
+    settings = ("ptpc.steps=1",)
     files = [
         write_stream(tmp_path / n / "rows.jsonl", tasks=(n,), train=2, test=1)
         for n in names
@@ -141,7 +142,8 @@ def test_neither_names_nor_the_order_of_files_make_another_run(start, tmp_path):
     (tmp_path / "all").mkdir()
     for file, copy in zip(reversed(files), renamed, strict=True):
         shutil.copyfile(file, copy)
-    run, other_run = tmp_path / "run", tmp_path / "other"
+    run = tmp_path / "run"
+    other_run = tmp_path / "other"
     start(run, *settings, data=files)
     before = left(run)
     start(run, *settings, data=[tmp_path / "all"])
@@ -304,7 +306,8 @@ def test_each_start_is_told(start, stopped, undisturbed, monkeypatch):
     ],
 )
 def test_a_run_writes_and_deletes_nothing_elsewhere(name, tmp_path):
-    outside, run = tmp_path / "theirs", tmp_path / "run"
+    outside = tmp_path / "theirs"
+    run = tmp_path / "run"
     outside.mkdir()
     for kept in ("accuracy.csv", "metrics.jsonl"):
         (outside / kept).write_text("kept")

@@ -43,7 +43,9 @@ def plain(model: Any, mask: Tensor) -> Tensor:
 @pytest.mark.parametrize("which", ["all", "some"])
 def test_logits_are_the_models_own(kind, which):
     model = adapted(kind, **KINDS[kind])
-    student, batch, mask = Student(model), collate(ROWS), asked(which)
+    student = Student(model)
+    batch = collate(ROWS)
+    mask = asked(which)
     assert not student.note  # the head is streamed
     with torch.no_grad():
         hidden, wanted = student.hidden(batch, mask), plain(model, mask)
@@ -88,7 +90,8 @@ def check_total(
     student: Student, model: Any, *, rows: int | None, error: float = 1e-8
 ) -> None:
     """Value and gradient of a weighted NLL against plain autograd."""
-    batch, mask = collate(ROWS), asked("some")
+    batch = collate(ROWS)
+    mask = asked("some")
     ids = targets(batch, mask)
     weight = torch.linspace(1, 2, len(ids), dtype=torch.float64)
     hidden = student.hidden(batch, mask)
@@ -130,7 +133,9 @@ def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
 
 def test_a_teacher_stays_where_the_student_was():
     model = adapted("gpt2")
-    student, batch, mask = Student(model), collate(ROWS), asked("all")
+    student = Student(model)
+    batch = collate(ROWS)
+    mask = asked("all")
 
     def logits() -> Tensor:
         return student.logits(student.hidden(batch, mask))
@@ -171,7 +176,8 @@ def test_a_teacher_stays_where_the_student_was():
 def test_a_student_in_bfloat16_is_near_its_model():
     model = add_lora(make_model("llama").to(torch.bfloat16), r=4).eval()
     moved(model, seed=1, size=0.02)
-    student, mask = Student(model), asked("all")
+    student = Student(model)
+    mask = asked("all")
     assert not student.note
     assert {w.dtype for w in student.trainable.values()} == {torch.float32}
     hidden = student.hidden(collate(ROWS), mask)

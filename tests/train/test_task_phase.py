@@ -51,7 +51,8 @@ def sizes(steps: list[Step], role: str) -> list[int]:
 
 
 def test_half_of_a_later_batch_is_replayed(phase):
-    k, task = 2, "c"
+    k = 2
+    task = "c"
     batches = epochs(phase(k), 3)
     lists = []
     for steps in batches:

@@ -30,7 +30,8 @@ WATCHED = (
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    path, tasks = tmp_path_factory.mktemp("data") / "rows.jsonl", ORDER.split(",")
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    tasks = ORDER.split(",")
     return write_stream(path, tasks=tuple(tasks), train=3, test=1)
 
 
@@ -83,7 +84,8 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
             owner = importlib.import_module(module)
             patch.setattr(owner, name, watched(getattr(owner, name)))
         for place in cycle((7, 5, 41, 29)):
-            calls, at = 0, place
+            calls = 0
+            at = place
             try:
                 again = start(tmp_path / "run")
                 break

@@ -32,7 +32,8 @@ ROWS = [
 
 
 def imported(tmp_path, rows, tokenizer, **options):
-    source, output = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source = tmp_path / "rows.jsonl"
+    output = tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {"task": "t", "split": "train", **options}
     import_chat(source, output, tokenizer=tokenizer, **options)

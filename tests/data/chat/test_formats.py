@@ -22,7 +22,8 @@ LAST = {"role": "assistant", "content": "At 555-0199."}
 
 
 def imported(tmp_path, rows, tokenizer=None, **options):
-    source, output = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source = tmp_path / "rows.jsonl"
+    output = tmp_path / "out.jsonl"
     if isinstance(rows, list):
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:

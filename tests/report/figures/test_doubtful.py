@@ -157,7 +157,8 @@ def test_nothing_found_is_said_only_where_no_checkpoint_among_the_rest_leaks(
     drawn_report,
 ):
     sound, drawn = drawn_report(14, True)
-    rest, further = render("figure.canary.rest"), render("figure.canary.further")
+    rest = render("figure.canary.rest")
+    further = render("figure.canary.further")
     assert rest in legend_of(drawn["canary"])
 
     names = [checkpoint.name for checkpoint in sound.checkpoints]

@@ -153,7 +153,8 @@ def test_texts_stay_on_the_canvas_and_apart(drawn_report, count, long):
         assert min(t.get_fontsize() for t in shown_texts) >= 8
         boxes = np.array([t.get_window_extent(renderer).extents for t in shown_texts])
         width, height = figure.bbox.size
-        low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
+        low = boxes[:, :2].min(axis=0)
+        high = boxes[:, 2:].max(axis=0)
         assert np.all(low >= 0), name
         assert np.all(high <= [width, height]), name
         # Slanted labels are apart although their boxes are not.
