@@ -182,22 +182,22 @@ def test_different_checkpoints_of_one_name_are_told_apart(make_case, write):
 def test_what_cannot_be_paired_is_refused(change, message, make_case, write):
     case = make_case(sources=12)
     first_folder = write("one", case, a=0.0)
-    two = write("two", case, b=0.5, **change)
+    second_folder = write("two", case, b=0.5, **change)
     with pytest.raises(InputError, match=message):
-        compare(first_folder, two)
+        compare(first_folder, second_folder)
 
 
 def test_baseline_must_be_known_and_chosen(make_case, write):
     case = make_case(sources=12)
     first_folder = write("one", case, a=0.0, b=0.1)
-    two = write("two", case, c=0.5)
+    second_folder = write("two", case, c=0.5)
     with pytest.raises(InputError, match="choose one of: a, b"):
-        compare(first_folder, two)
+        compare(first_folder, second_folder)
     with pytest.raises(InputError, match="'x' is none of the checkpoints"):
-        compare(first_folder, two, baseline="x")
+        compare(first_folder, second_folder, baseline="x")
     with pytest.raises(InputError, match="at least two"):
         compare(first_folder)
-    contrasts = compare(first_folder, two, baseline="c").contrasts
+    contrasts = compare(first_folder, second_folder, baseline="c").contrasts
     assert {row.checkpoint for row in contrasts} == {"a", "b"}
 
 
@@ -211,7 +211,7 @@ def test_what_the_setup_came_to_is_carried_over_by_its_new_name(make_case, write
     """Failed checks of the setup, and whether trained rows fit; others stay behind."""
     case = make_case(sources=12)
     first_folder = write("one", case, ours=0.0)
-    two = write("two", case, ours=0.5)
+    second_folder = write("two", case, ours=0.5)
     rewritten(
         first_folder, guards=[guard("held_out_back", "They come back.", of="ours")]
     )
@@ -220,10 +220,10 @@ def test_what_the_setup_came_to_is_carried_over_by_its_new_name(make_case, write
         guard("held_out_back", "None.", passed=True, of="ours"),
         guard("clusters", "Enough.", passed=True, of="ours"),
     ]
-    rewritten(two, guards=of_both)
+    rewritten(second_folder, guards=of_both)
     outcomes = {
         (guard.name, guard.checkpoint, guard.passed)
-        for guard in compare(first_folder, two).guards
+        for guard in compare(first_folder, second_folder).guards
         if guard.name in ("held_out_back", "trained_rows_fit")
         or "/" in guard.checkpoint
     }
@@ -236,13 +236,16 @@ def test_what_the_setup_came_to_is_carried_over_by_its_new_name(make_case, write
 def test_the_preset_is_that_of_the_first_report_unless_one_is_given(make_case, write):
     case = make_case(sources=12)
     first_folder = write("one", case, a=0.0)
-    two = write("two", case, b=0.5)
+    second_folder = write("two", case, b=0.5)
     rewritten(
         first_folder, settings=read_report(first_folder).settings | {"preset": "paper"}
     )
-    assert compare(first_folder, two).settings["preset"] == "paper"
-    assert compare(two, first_folder).settings["preset"] == "robust"
-    assert compare(first_folder, two, preset="robust").settings["preset"] == "robust"
+    assert compare(first_folder, second_folder).settings["preset"] == "paper"
+    assert compare(second_folder, first_folder).settings["preset"] == "robust"
+    assert (
+        compare(first_folder, second_folder, preset="robust").settings["preset"]
+        == "robust"
+    )
 
 
 def test_a_checkpoint_is_held_against_the_earlier_one_of_its_name(make_case, write):
@@ -261,16 +264,16 @@ def test_a_checkpoint_is_held_against_the_earlier_one_of_its_name(make_case, wri
 def test_an_audit_that_one_report_lacks_is_left_out_aloud(make_case, write):
     case = make_case(sources=12)
     first_folder = write("one", case, a=0.0)
-    two = write("two", case, b=0.5)
-    (two / "scores" / "nll.parquet").unlink()
-    report = compare(first_folder, two)
+    second_folder = write("two", case, b=0.5)
+    (second_folder / "scores" / "nll.parquet").unlink()
+    report = compare(first_folder, second_folder)
     assert {row.audit for row in report.results} == {"matched"}
     assert "nll (two)" in report.guards[0].detail
-    shutil.rmtree(two / "scores")
+    shutil.rmtree(second_folder / "scores")
     with pytest.raises(
         InputError, match="no audit can be compared: matched .two.; nll .two."
     ):
-        compare(first_folder, two)
+        compare(first_folder, second_folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,13 +348,13 @@ def test_audits_with_other_options_are_never_compared(make_case, write, monkeypa
 def test_parts_of_a_manifest_are_compared_with_the_same_part_only(make_case, write):
     case = make_case(sources=12)
     first_folder = write("one", case, a=0.0)
-    two = write("two", case, b=0.5)
-    path = two / "report.json"
+    second_folder = write("two", case, b=0.5)
+    path = second_folder / "report.json"
     report_json = json.loads(path.read_text())
     report_json["settings"]["limit"] = 10
     path.write_text(json.dumps(report_json))
     with pytest.raises(InputError, match="its --limit is 10, and that of .* is None"):
-        compare(first_folder, two)
+        compare(first_folder, second_folder)
 
 
 def test_evidence_is_that_of_its_report(make_case, write, tmp_path):
@@ -381,18 +384,18 @@ def test_evidence_is_that_of_its_report(make_case, write, tmp_path):
 def test_evidence_of_another_version_or_without_a_checksum_is_refused(make_case, write):
     case = make_case()
     first_folder = write("one", case, er=0.0)
-    two = write("two", case, spark=0.8)
-    path = two / "scores" / "spans.parquet"
+    second_folder = write("two", case, spark=0.8)
+    path = second_folder / "scores" / "spans.parquet"
     pd.read_parquet(path).to_parquet(path)
     for sums, message in (
         ({path.name: sha256_file(path)}, "is not readable evidence"),
         ({}, "is not the file that the report was made from"),
     ):
-        other_report = read_report(two).model_copy(update={"evidence": sums})
-        write_report(other_report, two, formats=("json",))
-        (two / "scores" / "nll.parquet").unlink(missing_ok=True)
+        other_report = read_report(second_folder).model_copy(update={"evidence": sums})
+        write_report(other_report, second_folder, formats=("json",))
+        (second_folder / "scores" / "nll.parquet").unlink(missing_ok=True)
         with pytest.raises(OutputError, match=message):
-            compare(first_folder, two, baseline="er")
+            compare(first_folder, second_folder, baseline="er")
 
 
 def test_the_command_writes_a_report_that_can_be_gated(
@@ -400,9 +403,11 @@ def test_the_command_writes_a_report_that_can_be_gated(
 ):
     case = make_case()
     first_folder = write("one", case, er=0.0)
-    two = write("two", case, spark=0.8)
+    second_folder = write("two", case, spark=0.8)
     out = tmp_path / "both"
-    code = command_line(["compare", str(first_folder), str(two), "-o", str(out)])
+    code = command_line(
+        ["compare", str(first_folder), str(second_folder), "-o", str(out)]
+    )
     assert code == 0, capsys.readouterr().err
     report = read_report(out)
     assert report.command[:2] == ["spark-audit", "compare"]
@@ -438,23 +443,23 @@ def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
     assert "the same model as before" in capsys.readouterr().out
     assert command_line(gate) == 2
     assert "add --against REPORT" in capsys.readouterr().err
-    two = write("two", case, a=0.1, b=0.2)
-    assert command_line([*gate, "--against", str(two)]) == 2
+    second_folder = write("two", case, a=0.1, b=0.2)
+    assert command_line([*gate, "--against", str(second_folder)]) == 2
     assert "has no checkpoint er; audit both under one name" in capsys.readouterr().err
 
 
 def test_a_rounded_checkpoint_keeps_its_original(make_case, write):
     case = make_case()
     first_folder = write("one", case, er=0.0)
-    two = write("two", case, ours=0.5, **{"ours+int4": 0.2})
-    report = read_report(two)
+    second_folder = write("two", case, ours=0.5, **{"ours+int4": 0.2})
+    report = read_report(second_folder)
     facts = [
         c.model_copy(update={"quantised_from": "ours" if "+" in c.name else None})
         for c in report.checkpoints
     ]
     report = report.model_copy(update={"checkpoints": facts})
-    write_report(report, two, formats=("json",))
-    compared = compare(first_folder, two)
+    write_report(report, second_folder, formats=("json",))
+    compared = compare(first_folder, second_folder)
     pairs = {(c.checkpoint, c.baseline, c.family) for c in compared.contrasts}
     assert ("ours+int4", "ours", "exploratory") in pairs
     assert ("ours", "er", "primary") in pairs

@@ -275,7 +275,7 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def drawn_report() -> Callable[[int, bool], tuple[Report, dict[str, Drawing]]]:
-    """``made(count, long)``: a rich report and its drawings by name, drawn once."""
+    """``drawn_report(count, long)``: a rich report and its drawings by name."""
     known_reports: dict[tuple[int, bool], tuple[Report, dict[str, Drawing]]] = {}
 
     def get(count: int, long: bool = False) -> tuple[Report, dict[str, Drawing]]:
