@@ -64,6 +64,7 @@ def from_memory(
     tokenizer: PreTrainedTokenizerBase | str | Path | None = None,
     tokenizer_sha256: str | None = None,
     argument: str = "checkpoint",
+    with_base: bool = True,
 ) -> Checkpoint:
     """Return an open checkpoint as it is, or a model in memory as a checkpoint.
 
@@ -81,6 +82,9 @@ def from_memory(
         tokenizer is read with that of the folder it was loaded from, if it is this one.
     argument
         How errors name it.
+    with_base
+        Whether a model with an adapter brings its base along, whose weights are then
+        hashed, too.
 
     Raises
     ------
@@ -91,7 +95,11 @@ def from_memory(
     """
     if is_model(given):
         return _checkpoint_of_model(
-            given, name=name, tokenizer=tokenizer, tokenizer_sha256=tokenizer_sha256
+            given,
+            name=name,
+            tokenizer=tokenizer,
+            tokenizer_sha256=tokenizer_sha256,
+            with_base=with_base,
         )
     check_open(given, argument)
     opened: Any = given
@@ -100,28 +108,28 @@ def from_memory(
     is_hashed_model = (
         checkpoint.format == IN_MEMORY and checkpoint.weights_sha256 != NOT_HASHED
     )
-    return _as_it_stands(checkpoint) if is_hashed_model else checkpoint
+    if not is_hashed_model:
+        return checkpoint
+    return _as_it_stands(checkpoint, with_base=with_base)
 
 
-def _as_it_stands(checkpoint: Checkpoint) -> Checkpoint:
+def _as_it_stands(checkpoint: Checkpoint, *, with_base: bool) -> Checkpoint:
     """Return an open model in memory with the hashes that its weights have now.
 
     Scores are stored by these hashes. With old ones, a model that has changed would get
     the scores of the weights that it had before.
     """
     model: Any = checkpoint.model
-    on_base = checkpoint.on_base
+    on_base = checkpoint.on_base if with_base else None
+    if on_base is not None:
+        on_base = _as_it_stands(on_base, with_base=False)
     current = in_memory(
         model,
         checkpoint.tokenizer,
         name=checkpoint.name,
         activate=checkpoint.activate,
     )
-    return replace(
-        current,
-        base=checkpoint.base,
-        on_base=None if on_base is None else _as_it_stands(on_base),
-    )
+    return replace(current, base=checkpoint.base, on_base=on_base)
 
 
 def _checkpoint_of_model(
@@ -130,6 +138,7 @@ def _checkpoint_of_model(
     name: str | None,
     tokenizer: Any,
     tokenizer_sha256: str | None,
+    with_base: bool,
 ) -> Checkpoint:
     """Return a model in memory as a checkpoint, with the tokenizer that reads for it.
 
@@ -160,7 +169,8 @@ def _checkpoint_of_model(
         )
 
     checkpoint = in_memory(model, tokenizer, name=name)
-    if not _active_adapters(model) or not hasattr(model, "disable_adapter"):
+    can_disable_adapter = hasattr(model, "disable_adapter")
+    if not with_base or not can_disable_adapter or not _active_adapters(model):
         return checkpoint
     base = in_memory(model, tokenizer, name=BASE, activate=model.disable_adapter)
     return replace(checkpoint, on_base=base)

@@ -82,7 +82,10 @@ def as_checkpoint(
     """
     if isinstance(given, str | Path):
         return open_checkpoint(given, name=name)
-    return from_memory(given, name=name, tokenizer_sha256=tokenizer_sha256)
+    # Scores are of the checkpoint alone, so its base is not hashed.
+    return from_memory(
+        given, name=name, tokenizer_sha256=tokenizer_sha256, with_base=False
+    )
 
 
 @checked_call

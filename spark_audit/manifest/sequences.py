@@ -213,6 +213,7 @@ def _scores_of(
         store=run.store,
         batch_size=run.batch_size,
         progress=run.progress,
+        measures_drift=bool(manifest_digest),
     )
     scores.manifest_digest = manifest_digest
     return scores

@@ -1,7 +1,7 @@
 """Measure how much batches and the dtype of a model change scores.
 
-The engines that run a plan record :func:`drift_remarks` in the store of the scores,
-from which reports print them.
+Engines that run a plan, and ``sa.score``, record :func:`score_remarks` in the store of
+the scores, from which reports print them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from spark_audit.scoring.added_rows import added_remarks
 from spark_audit.scoring.item_checks import check_readable
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.table import Pass
@@ -75,6 +76,14 @@ def drift(loaded: Checkpoint, items: Sequence[Item]) -> Drift:
         mean=float(difference.mean()), largest=float(difference.max())
     )
     return Drift(by_batch, by_dtype)
+
+
+def score_remarks(loaded: Checkpoint, pass_items: PassItems, *, seed: int) -> list[str]:
+    """Return what readers are told of the scores of a pass, measured on some texts."""
+    return [
+        *drift_remarks(loaded, pass_items, seed),
+        *added_remarks(loaded, pass_items, seed),
+    ]
 
 
 def drift_remarks(loaded: Checkpoint, pass_items: PassItems, seed: int) -> list[str]:

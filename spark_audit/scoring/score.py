@@ -126,13 +126,14 @@ def score(
     store: Store | None = None,
     batch_size: BatchSize = "auto",
     progress: Progress | bool | None = None,
+    measures_drift: bool = False,
 ) -> Scores:
     """Score items once in every pass, except for scores that are already stored.
 
     Parameters
     ----------
     loaded
-        The checkpoint, or its path.
+        The checkpoint, which is taken as it is, or its path.
     items
         Items to score, each with its own key.
     passes
@@ -145,6 +146,9 @@ def score(
     progress
         Called after every batch. ``True``: progress on stderr, which is the default if
         a person waits.
+    measures_drift
+        Whether notes say how much batches, the dtype and added tokens change scores, as
+        those of a report do.
 
     Returns
     -------
@@ -162,11 +166,15 @@ def score(
     OutputError
         If the store cannot be written. Earlier scores stay valid.
     """
+    from spark_audit.checkpoints.given import is_open
     from spark_audit.checkpoints.open import as_checkpoint
     from spark_audit.messages import is_watched
     from spark_audit.messages import progress as progress_display
+    from spark_audit.scoring.drift import score_remarks
 
-    loaded = as_checkpoint(loaded)
+    # Whoever opened it has hashed it.
+    if not is_open(loaded):
+        loaded = as_checkpoint(loaded)
     store = Store(None) if store is None else store
     if progress is None:
         progress = is_watched()
@@ -185,6 +193,9 @@ def score(
             # Settings are checked before any key is computed.
             pass_runner(loaded, scoring_pass)
             pass_items = store.pass_items(loaded, items, scoring_pass)
+            if measures_drift and store.left(pass_items):
+                for remark in score_remarks(loaded, pass_items, seed=0):
+                    store.remark(remark)
             score_items(
                 loaded,
                 pass_items,

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spark_audit as sa
 from spark_audit.audits import Matched
+from spark_audit.checkpoints import in_memory
 from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.manifest.build import build_manifest
@@ -321,3 +322,40 @@ def test_a_manifest_is_built_from_a_path_an_open_checkpoint_or_a_model(
     assert built.pairs == of_file.pairs
     with pytest.raises(sa.SparkError, match="^reference: 3 is neither a path"):
         build_manifest(examples(), 3, name="m")  # type: ignore[arg-type]
+
+
+def test_the_weights_of_a_model_are_hashed_once_for_scoring(
+    tiny_base, manifest, lora, monkeypatch
+) -> None:
+    hashed: list[Any] = []
+    digest = in_memory.weights_digest
+
+    def counted(model: Any) -> str:
+        hashed.append(model)
+        return digest(model)
+
+    plain = AutoModelForCausalLM.from_pretrained(tiny_base)
+    adapted = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tiny_base), lora
+    )
+    opened = sa.open_checkpoint(
+        plain, tokenizer=AutoTokenizer.from_pretrained(tiny_base)
+    )
+    monkeypatch.setattr(in_memory, "weights_digest", counted)
+    for given in (plain, adapted, opened):
+        del hashed[:]
+        sa.score(given, manifest)
+        assert len(hashed) == 1
+
+
+def test_scores_that_are_handed_over_say_how_much_batches_change_them(
+    audit, tiny_base, manifest
+) -> None:
+    def remarks(report: Any) -> list[str]:
+        notes = [note for facts in report.checkpoints for note in facts.notes]
+        return [note for note in notes if "alone and in one batch differ" in note]
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    scores = sa.score(model, manifest)
+    handed = remarks(audit("handed", {"m": model}, scores={"m": scores}))
+    assert len(handed) == len(remarks(audit("scored", {"m": model}))) == 1

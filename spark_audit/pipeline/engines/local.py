@@ -29,8 +29,7 @@ from spark_audit.errors import InputError, free_bytes
 from spark_audit.messages import say
 from spark_audit.pipeline.job import CheckpointJob, Job, Unscored
 from spark_audit.pipeline.request import Request
-from spark_audit.scoring.added_rows import added_remarks
-from spark_audit.scoring.drift import drift_remarks
+from spark_audit.scoring.drift import score_remarks
 from spark_audit.scoring.score import score_items
 from spark_audit.scoring.threads import cores, use_threads
 
@@ -204,10 +203,7 @@ def _score_pass(
     # Remarks are measured by the first worker alone.
     is_first_worker = shard[0] == 0
     if is_first_worker:
-        seed = job.request.seed
-        remarks = drift_remarks(checkpoint, pass_items, seed)
-        remarks += added_remarks(checkpoint, pass_items, seed)
-        for remark in remarks:
+        for remark in score_remarks(checkpoint, pass_items, seed=job.request.seed):
             store.remark(remark)
 
     activity = f"scoring {checkpoint.name}, {pass_items.scoring_pass.label}, tokens"
