@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from imported_rows import LABELS, TABLE, TEXTS, imported, refusal, zstd
 
+from spark_audit.data import data_files
+
 
 def peak_of(path, tmp_path):
     """Megabytes that an import takes beyond those of its modules."""
@@ -59,8 +61,9 @@ def varint(number, n_bytes=0):
 
 def test_parquet_whose_index_says_less_than_its_pages_is_refused(tmp_path):
     path = tmp_path / "x.parquet"
-    text = pa.array(["x" * 15_000_000] * 120, pa.large_string())
-    table = pa.table({"prompt": text, "response": ["a"] * 120})
+    n_rows = 70
+    text = pa.array(["x" * 15_000_000] * n_rows, pa.large_string())
+    table = pa.table({"prompt": text, "response": ["a"] * n_rows})
     pq.write_table(table, path, compression="zstd", use_dictionary=False)
     del table, text
     raw = path.read_bytes()
@@ -103,7 +106,7 @@ def test_memory_that_ends_inside_the_decoder_is_told(words, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
 def test_compressed_arrow_is_measured_before_it_is_decoded(make, tmp_path):
-    text = pa.array(["x" * 15_000_000] * 40, pa.large_string())
+    text = pa.array(["x" * 15_000_000] * 20, pa.large_string())
     table = pa.table({"prompt": text, "response": text})
     path = tmp_path / "x.arrow"
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -126,8 +129,9 @@ def test_compressed_arrow_of_a_usual_size_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("compress", [partial(gzip.compress, compresslevel=1), zstd])
-def test_a_compressed_file_that_grows_is_refused(compress, tmp_path):
+def test_a_compressed_file_that_grows_is_refused(compress, tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "FREE_BYTES", 10_000_000)
     line = json.dumps({"text": "a" * 10_000, "label": "b"}).encode() + b"\n"
     path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(compress(line * 28_000))
+    path.write_bytes(compress(line * 1_100))
     assert "decodes to more than" in refusal(path)

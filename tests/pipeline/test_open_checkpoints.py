@@ -77,6 +77,16 @@ def audit(manifest, tmp_path) -> Callable[..., Any]:
     return run
 
 
+@pytest.fixture(scope="module")
+def report_of_path(manifest, lora, tiny_base, tmp_path_factory) -> Any:
+    """The report on the adapter and its base, both given as paths."""
+    settings = {key: value for key, value in QUICK.items() if key != "device"}
+    output = tmp_path_factory.mktemp("reports") / "path"
+    return sa.audit(
+        {"lora": lora}, manifest=manifest, output=output, base=tiny_base, **settings
+    )
+
+
 def figures(report: Any) -> dict[tuple[str, ...], list[float]]:
     """(checkpoint, audit, metric, variant, group) -> value and interval."""
     return {
@@ -96,21 +106,23 @@ def assert_equal_figures(report: Any, other_report: Any) -> None:
         )
 
 
-def test_adapter_given_open_has_the_figures_of_its_path(audit, tiny_base, lora) -> None:
+def test_adapter_given_open_has_the_figures_of_its_path(
+    audit, tiny_base, lora, report_of_path
+) -> None:
     loaded = sa.open_checkpoint(lora, base=str(tiny_base), device="cpu")
-    of_path = audit("path", {"lora": lora}, base=tiny_base)
-    assert_equal_figures(audit("one", loaded), of_path)
-    assert_equal_figures(audit("list", [loaded]), of_path)
-    assert_equal_figures(audit("named", {"lora": loaded}), of_path)
+    assert_equal_figures(audit("one", loaded), report_of_path)
+    assert_equal_figures(audit("list", [loaded]), report_of_path)
+    assert_equal_figures(audit("named", {"lora": loaded}), report_of_path)
 
 
-def test_adapter_in_memory_has_the_figures_of_its_path(audit, tiny_base, lora) -> None:
-    of_path = audit("path", {"lora": lora}, base=tiny_base)
+def test_adapter_in_memory_has_the_figures_of_its_path(
+    audit, tiny_base, lora, report_of_path
+) -> None:
     model = PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(tiny_base), lora
     )
     report = audit("memory", {"lora": model})
-    assert_equal_figures(report, of_path)
+    assert_equal_figures(report, report_of_path)
 
     facts = {checkpoint.name: checkpoint for checkpoint in report.checkpoints}
     assert facts["lora"].source == "weights in memory"
@@ -174,11 +186,11 @@ def test_open_base_can_still_be_scored_after_an_adapter_was_put_on_it(
 
 
 def test_open_base_serves_adapters_that_are_given_as_paths(
-    audit, tiny_base, lora
+    audit, tiny_base, lora, report_of_path
 ) -> None:
     base = sa.open_checkpoint(tiny_base, name="base", device="cpu")
-    of_path = audit("path", {"lora": lora}, base=tiny_base)
-    assert_equal_figures(audit("open", {"lora": lora}, base=base), of_path)
+    report = audit("open", {"lora": lora}, base=base)
+    assert_equal_figures(report, report_of_path)
     assert sa.open_checkpoint(lora, base=base).name == "lora"
 
 

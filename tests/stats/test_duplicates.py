@@ -80,7 +80,7 @@ def test_texts_are_normalised_to_plain_words(text, normal):
 
 
 @pytest.mark.parametrize(
-    "n_worlds", [5, pytest.param(60, marks=pytest.mark.slow)], ids=["few", "many"]
+    "n_worlds", [2, pytest.param(60, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("n", [1, 2, 5])
@@ -94,7 +94,7 @@ def test_groups_equal_those_of_brute_force(threshold, n, n_worlds):
             expected = by_brute_force(few, threshold, n)
             assert_groups(few, threshold, n, expected)
             n_found += sum(jaccard < 1 for *_, jaccard in expected)
-    assert n_found >= 10 or threshold == 1
+    assert n_found >= n_worlds // 2 or threshold == 1
 
 
 @settings(max_examples=150, deadline=None)

@@ -174,7 +174,7 @@ def extract(rng: np.random.Generator, effect: float, level: float) -> Iterator[f
 
 
 @pytest.mark.parametrize(
-    "draws", [80, pytest.param(2000, marks=pytest.mark.slow)], ids=["few", "many"]
+    "draws", [40, pytest.param(2000, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("tests", FAMILIES)
 @pytest.mark.parametrize("audit", [matched, twins, canary, mia, extract])

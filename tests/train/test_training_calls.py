@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from run_training import left, write_stream
+from slow_cases import fast_and_slow
 
 import spark_audit as sa
 import spark_train
@@ -160,8 +162,13 @@ def disturb(stage: spark_train.TrainedStage) -> None:
         parameter.requires_grad_(False)
 
 
-@pytest.mark.parametrize("method", ["spark", "olora", "mtl"])
-@pytest.mark.parametrize("dp", ["none", "fn"])
+@pytest.mark.parametrize(
+    ("method", "dp"),
+    fast_and_slow(
+        product(("spark", "olora", "mtl"), ("none", "fn")),
+        fast=[("spark", "fn"), ("olora", "none"), ("mtl", "none")],
+    ),
+)
 def test_looks_between_stages_do_not_disturb(method, dp, call):
     plain = spark_train.run(**call("plain", method, dp=dp))
     numbers = []

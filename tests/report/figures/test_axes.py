@@ -34,17 +34,31 @@ def rows_of(report, audit, metric, of=""):
     }
 
 
+@pytest.fixture(scope="module")
+def rounded(drawn_report):
+    """The report of four checkpoints, rounded as its plots are."""
+    report, _ = drawn_report(4)
+    return rounded_for_owner(report)
+
+
 @pytest.mark.parametrize("name", [*FIGURE_NEEDS, *FORMER_NAMES])
-def test_every_figure_can_be_plotted_by_its_name_and_its_former_one(drawn_report, name):
+def test_every_figure_can_be_plotted_by_its_name_and_its_former_one(
+    drawn_report, rounded, name
+):
     report, _ = drawn_report(4)
     plotted = report.plot(name)
     assert all(isinstance(axes, Axes) for axes in plotted.axes)
     present_name = FORMER_NAMES.get(name, name)
-    (drawn,) = drawings(rounded_for_owner(report), only=[present_name])
+    (drawn,) = drawings(rounded, only=[present_name])
     titles = [panel.get_title(loc="left") for panel in drawn.figure.axes]
     assert [panel.get_title(loc="left") for panel in plotted.axes] == titles
     assert plotted.axes == plotted.figure.axes
-    assert plotted.name in report.plots
+    assert plotted.name == present_name
+
+
+def test_the_list_of_plots_names_every_figure(drawn_report):
+    report, drawings_by_name = drawn_report(4)
+    assert {*report.plots} == {*drawings_by_name} == {*FIGURE_NEEDS}
 
 
 def test_a_figure_that_is_none_or_empty_is_said_in_a_line(drawn_report):
