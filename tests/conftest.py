@@ -8,11 +8,12 @@ import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from spark_audit.sentences import renderer
 from spark_audit.spoken_options import for_command_line
@@ -27,16 +28,31 @@ renderer.known_templates().update(SAID | {"guard.said": "{{ text }}"})
 
 pytest_plugins = ["synthetic", "example_scene", "cells"]
 
-LONGEST = [
-    f"test_{name}.py"
-    for name in (
-        "notebooks demo verify ray golden additions every_audit run fuzz kills "
-        "distributed callback kept_reports decoding foreign_files task_state options "
-        "faults engines supervision training_run privacy_dpsgd mia canary foreign "
-        "peft_adapter run_folder gate_output sequences"
-    ).split()
-]
-"""Files that take longest, to be run first: none is left to one worker at the end."""
+SHARED = {
+    "tests/faults": "workshop",
+    "tests/report/figures": "figures drawn once",
+    "tests/test_additions.py": "server of forks",
+    "tests/train/test_distributed.py": "server of forks",
+    "tests/integrations/test_callback.py": "server of forks",
+}
+"""File or folder -> what it shares with others of one worker, and what takes long."""
+
+LONGEST = (
+    "figures notebooks additions demo golden ray verify fuzz faults every_audit "
+    "reused_work "
+    "open_checkpoints distributed quickstart callback mia supervision_of_canaries "
+    "lora_variants decoding matched canary options kept_reports hostile_evidence "
+    "compare candidates_pass build peft_adapter training_calls training_run "
+    "growing_files task_state wheel extract privacy_dpsgd gate_output writers "
+    "supervision_by_trl docs pii run_folder"
+).split()
+"""Files and their folders that take longest, to be run first.
+
+None of them is left to one worker at the end.
+"""
+
+LAST = ("typed_calls",)
+"""Files that come last: by then another process has checked most of the types."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,9 +61,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+class SharingFiles(LoadFileScheduling):
+    """One worker runs all of a file, and all files that share what takes long."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        for path, shared in SHARED.items():
+            if PurePosixPath(file).is_relative_to(path):
+                return shared
+        return file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Replace the scheduler of ``--dist loadfile`` only."""
+    if config.getoption("dist") == "loadfile":
+        return SharingFiles(config, log)
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    position = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: position.get(item.path.name, len(position)))
+    names = [*LONGEST, "", *LAST]
+    places = {name: number for number, name in enumerate(names)}
+
+    def place_of(item: pytest.Item) -> int:
+        file_name = item.path.stem.removeprefix("test_")
+        place_of_file = places.get(file_name, places[""])
+        return places.get(item.path.parent.name, place_of_file)
+
+    items.sort(key=place_of)
 
 
 def pytest_collection_finish() -> None:
