@@ -22,7 +22,7 @@ from spark_audit.data.pii import find_identifiers
 from spark_audit.demo_rows import TASKS, make_examples
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.file import read_manifest
-from spark_audit.pipeline.engines.local import run_jobs
+from spark_audit.pipeline.engines.local import helpers_kept, run_jobs
 from spark_audit.pipeline.run import Outcome
 from spark_audit.report.folder import read_report, write_report
 
@@ -235,34 +235,55 @@ def test_the_base_never_reads_an_audited_identifier(seed):
 
 JOBS = """
 import os
+import time
 from pathlib import Path
 
-def mark(folder, number, dies=False):
-    place = Path(folder) / str(number)
-    if not place.exists():
-        if dies and os.getppid() == dies:
-            os._exit(9)
-        place.write_text(str(os.getpid()))
-    return place.read_text()
+def mark(folder, number, starter, dies):
+    if dies and os.getppid() == starter:
+        os._exit(9)
+    # Time enough for each process to take a job.
+    time.sleep(0.2)
+    with open(Path(folder) / str(number), "a") as file:
+        file.write("done")
+    return number, os.getpid()
 """
+
+
+def marking_jobs(folder: Path, monkeypatch: pytest.MonkeyPatch, *, dies: bool) -> Any:
+    """Jobs that write a file each; a process that is not this one may die of them."""
+    (folder / "demo_jobs.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(folder)
+    mark = importlib.import_module("demo_jobs").mark
+    return [partial(mark, folder, i, starter=os.getpid(), dies=dies) for i in range(5)]
 
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_jobs_are_shared_and_what_a_process_leaves_is_done_here(
     dies, tmp_path, monkeypatch
 ):
-    (tmp_path / "demo_jobs.py").write_text(JOBS)
-    monkeypatch.syspath_prepend(tmp_path)
-    mark = importlib.import_module("demo_jobs").mark
-    jobs = [
-        partial(mark, tmp_path, i, dies=os.getpid() * (dies and i == 3))
-        for i in range(5)
-    ]
-    by: list[str] = []
-    run_jobs(jobs, processes=2, ended=by.append)
+    results: list[tuple[int, int]] = []
+    jobs = marking_jobs(tmp_path, monkeypatch, dies=dies)
+    run_jobs(jobs, processes=2, ended=results.append)
     assert not multiprocessing.active_children()
-    here = [one == str(os.getpid()) for one in by]  # those of the other one come last
-    assert here == [True, True, True, False, dies]
+
+    # Each job is done once, and told of once.
+    assert sorted(number for number, _ in results) == [0, 1, 2, 3, 4]
+    assert all((tmp_path / str(i)).read_text() == "done" for i in range(5))
+    done_here = [process == os.getpid() for _, process in results]
+    assert any(done_here)
+    assert all(done_here) == dies
+
+
+def test_a_kept_helper_does_further_work_and_ends_with_the_block(tmp_path, monkeypatch):
+    jobs = marking_jobs(tmp_path, monkeypatch, dies=False)
+    results: list[tuple[int, int]] = []
+    with helpers_kept():
+        run_jobs(jobs[:3], processes=2, ended=results.append)
+        run_jobs(jobs[3:], processes=2, ended=results.append)
+        helpers = {process for _, process in results} - {os.getpid()}
+        assert len(helpers) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(*helpers, 0)
 
 
 # --- in full --------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     def then(*given: Any, **options: Any) -> Any:
         if len(begun) == 1:
             raise KeyboardInterrupt
-        begun[1].wait(300)
+        begun[1].process.wait(300)
         return score(*given, **options)
 
     monkeypatch.setattr(local, "start", start)
@@ -125,7 +125,7 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     monkeypatch.setattr(local, "HELPER_PROGRAM", code)
     with pytest.raises(KeyboardInterrupt):
         run(request_of(jobs=2))
-    assert begun[0].poll() == 9
+    assert begun[0].process.poll() == 9
     assert not capsys.readouterr().err
     monkeypatch.setattr(local, "HELPER_PROGRAM", "raise SystemExit(3)")
     assert run(request_of(jobs=2)).report is not None

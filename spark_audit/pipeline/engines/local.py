@@ -6,8 +6,9 @@ the items, by their store keys. The first process waits for the others (helpers)
 what a helper that died has left, and is the only one to report progress and conclude.
 Workers of ``--shard`` share the work in the same way, each with a command of its own.
 
-``run.py`` calls :func:`score`. The demo shares its trainings by :func:`run_jobs`. A
-shard is ``(i, n)`` everywhere: worker ``i``, from 0, of ``n``.
+``run.py`` calls :func:`score`. The demo shares its trainings by :func:`run_jobs`, and
+keeps the helpers for the scoring (:func:`helpers_kept`). A shard is ``(i, n)``
+everywhere: worker ``i``, from 0, of ``n``.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from spark_audit.errors import InputError, free_bytes
@@ -39,9 +43,6 @@ if TYPE_CHECKING:
 
 Work: TypeAlias = Callable[[], object]
 """A function of a module with its arguments bound, so that it can be pickled."""
-
-Helper: TypeAlias = subprocess.Popen[bytes]
-"""A process that :func:`start` has started; it reads its work from stdin."""
 
 MAX_PROCESSES = 8
 """Processes of a job, at most, if the user gives no number; more were not measured."""
@@ -61,6 +62,62 @@ GRACE_SECONDS = 10.0
 
 HELPER_PROGRAM = "from spark_audit.pipeline.engines import local; local.help_out()"
 """Python code that a helper runs."""
+
+LENGTH_BYTES = 8
+"""Bytes of the number in front of each work that a helper reads: its length."""
+
+
+@dataclass
+class Helper:
+    """A process that does one work after the other for this process.
+
+    Attributes
+    ----------
+    process
+        It reads works from stdin, and writes to stdout what each of them returned.
+    threads
+        Its threads.
+    is_idle
+        Whether it has done all of its works, and lives.
+    result
+        What its last work returned.
+    """
+
+    process: subprocess.Popen[bytes]
+    threads: int
+    is_idle: bool = True
+    result: Any = None
+
+    def begin(self, work: Work) -> None:
+        """Let the helper do a work; :meth:`wait` must follow before the next one."""
+        self.is_idle = False
+        pickled_work = pickle.dumps(work)
+        assert self.process.stdin is not None
+
+        # A helper that has died or is being ended does nothing: the caller does it.
+        with suppress(OSError, ValueError):
+            self.process.stdin.write(len(pickled_work).to_bytes(LENGTH_BYTES, "big"))
+            self.process.stdin.write(pickled_work)
+            self.process.stdin.flush()
+
+    def wait(self) -> bool:
+        """Wait for the end of the work; return whether it was done.
+
+        Its result is then in ``result``. A helper that has not done it ends.
+        """
+        assert self.process.stdout is not None
+        try:
+            self.result = pickle.load(self.process.stdout)
+        # It died before, or while it answered.
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self.process.wait()
+            return False
+        self.is_idle = True
+        return True
+
+
+_kept_helpers: ContextVar[list[Helper] | None] = ContextVar("kept", default=None)
+"""Helpers without work, which :func:`helped` takes; ``None``: none is kept."""
 
 
 def processes(job: Job, unscored: Unscored) -> int:
@@ -136,14 +193,18 @@ def _score_in_processes(
         request = replace(job.request, jobs=1, shard=(worker, n_processes))
         works.append(partial(help_score, request))
 
-    with helped(works, threads) as helpers:
+    with helped(len(works), threads) as helpers:
+        for helper, work in zip(helpers, works, strict=True):
+            helper.begin(work)
+
         checkpoint_jobs = score_part(job, job.opened(unscored), (0, n_processes))
+        error_codes = []
         with job.clock("waiting"):
             for number, helper in enumerate(helpers, start=1):
                 job.show("waiting for other processes", number, len(helpers))
-                helper.wait()
+                if not helper.wait():
+                    error_codes.append(helper.process.returncode)
 
-        error_codes = [helper.returncode for helper in helpers if helper.returncode]
         if error_codes:
             say(
                 f"{len(error_codes)} of {n_processes} processes ended early (code "
@@ -222,9 +283,9 @@ def run_jobs(
 ) -> None:
     """Have processes of one thread each share jobs; the demo trains its runs by this.
 
-    A job that is complete does nothing when it is called again. So this process calls
-    the jobs of the others, too, once they have ended: it does what a process that died
-    has left, and raises the errors that others met.
+    A process that is free takes the next job. A job that a helper could not do is
+    called in this process at last: it does what a process that died has left, and
+    raises the errors that others met.
 
     Parameters
     ----------
@@ -233,30 +294,64 @@ def run_jobs(
     ended
         Called in this process with what each job returns.
     """
-    own_share, *other_shares = [jobs[worker::processes] for worker in range(processes)]
-    works = [partial(_call_all, share) for share in other_shares]
-    with helped(works, 1) as helpers:
-        for job in own_share:
+    jobs_left = deque(jobs)
+    jobs_undone: list[Work] = []
+    results: SimpleQueue[Any] = SimpleQueue()  # of jobs that helpers have done
+
+    def next_job() -> Work | None:
+        """Take the next job; ``None`` if there is none. Threads call this, too."""
+        try:
+            return jobs_left.popleft()
+        except IndexError:
+            return None
+
+    def keep_busy(helper: Helper) -> None:
+        """Give a helper one job after the other, until none is left or it dies."""
+        while (job := next_job()) is not None:
+            helper.begin(job)
+            if not helper.wait():
+                jobs_undone.append(job)
+                return
+            results.put(helper.result)
+
+    with helped(processes - 1, 1) as helpers:
+        threads = []
+        for helper in helpers:
+            thread = threading.Thread(target=keep_busy, args=(helper,), daemon=True)
+            thread.start()
+            threads.append(thread)
+
+        while (job := next_job()) is not None:
             ended(job())
+            while not results.empty():
+                ended(results.get())
 
-        for helper, share in zip(helpers, other_shares, strict=True):
-            helper.wait()
-            for job in share:
-                ended(job())
-
-
-def _call_all(jobs: Sequence[Work]) -> None:
-    """Do some jobs one after the other.
-
-    It stands at the top of this module, so that a helper can unpickle it.
-    """
-    for job in jobs:
-        job()
+        for thread in threads:
+            thread.join()
+            while not results.empty():
+                ended(results.get())
+        for job in jobs_undone:
+            ended(job())
 
 
 @contextmanager
-def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
-    """Start a helper for each work, and yield them while this process works, too.
+def helpers_kept() -> Iterator[None]:
+    """Keep helpers that have done their work for later work, inside the block.
+
+    To start one takes seconds: it imports torch and more.
+    """
+    kept: list[Helper] = []
+    token = _kept_helpers.set(kept)
+    try:
+        yield
+    finally:
+        _kept_helpers.reset(token)
+        _end(kept)
+
+
+@contextmanager
+def helped(count: int, threads: int) -> Iterator[list[Helper]]:
+    """Yield so many helpers, which work while this process works, too.
 
     In the end helpers that still run are interrupted and waited for.
 
@@ -267,23 +362,43 @@ def helped(works: Sequence[Work], threads: int) -> Iterator[list[Helper]]:
     """
     helpers: list[Helper] = []
     try:
-        for work in works:
-            helpers.append(start(work, threads))
-
+        for _ in range(count):
+            helpers.append(_take_kept(threads) or start(threads))
         with use_threads(threads):
             yield helpers
     finally:
-        # All processes are interrupted before the first wait.
-        for helper in helpers:
-            assert helper.stdin is not None
-            with suppress(OSError):
-                helper.stdin.close()
-        for helper in helpers:
-            helper.wait()
+        kept = _kept_helpers.get()
+        if kept is not None:
+            kept += [helper for helper in helpers if helper.is_idle]
+            helpers = [helper for helper in helpers if not helper.is_idle]
+        _end(helpers)
 
 
-def start(work: Work, threads: int) -> Helper:
-    """Start a helper that does some work; closing its stdin interrupts it."""
+def _take_kept(threads: int) -> Helper | None:
+    """Take a kept helper of so many threads; ``None`` if there is none."""
+    kept = _kept_helpers.get() or []
+    for helper in kept:
+        if helper.threads == threads:
+            kept.remove(helper)
+            return helper
+    return None
+
+
+def _end(helpers: Sequence[Helper]) -> None:
+    """Interrupt helpers, and wait for their end."""
+    # All processes are interrupted before the first wait.
+    for helper in helpers:
+        assert helper.process.stdin is not None
+        with suppress(OSError):
+            helper.process.stdin.close()
+    for helper in helpers:
+        helper.process.wait()
+        assert helper.process.stdout is not None
+        helper.process.stdout.close()
+
+
+def start(threads: int) -> Helper:
+    """Start a helper of so many threads; closing its stdin interrupts it."""
     # The helper imports from where this process does, but not from the working folder.
     import_path = os.pathsep.join(folder for folder in sys.path if folder)
     environment = {
@@ -292,43 +407,49 @@ def start(work: Work, threads: int) -> Helper:
         "PYTHONPATH": import_path,
     }
 
-    helper = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-P", "-c", HELPER_PROGRAM],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         # An interrupt at the terminal (Ctrl-C) must only reach this process.
         process_group=0,
         env=environment,
     )
-    assert helper.stdin is not None
-
-    # If the helper has died already, its part is done by the caller.
-    with suppress(OSError):
-        pickle.dump(work, helper.stdin)
-        helper.stdin.flush()
-    return helper
+    return Helper(process, threads)
 
 
 def help_out() -> None:
-    """Do the work that comes by stdin; a helper of :func:`start` runs this.
+    """Do the works that come by stdin, one after the other; a helper runs this.
 
-    The pickle comes from the process that started the helper. The end of stdin
-    interrupts the work.
+    Their pickles come from the process that started the helper, which gets the pickle
+    of what each returned. The end of stdin interrupts the work.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    work: Work = pickle.load(sys.stdin.buffer)
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
-    work()
+
+    # What a work prints must not get between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    pickled_works: SimpleQueue[bytes] = SimpleQueue()
+    reader = threading.Thread(target=_read_works, args=(pickled_works,), daemon=True)
+    reader.start()
+    while True:
+        # Imports that a work needs are made here, in the main thread.
+        work: Work = pickle.loads(pickled_works.get())
+        pickle.dump(work(), answers)
+        answers.flush()
 
 
-def _end_with_stdin() -> NoReturn:
-    """Wait for the end of stdin, and interrupt the work.
+def _read_works(pickled_works: SimpleQueue[bytes]) -> NoReturn:
+    """Read works from stdin; interrupt this process when stdin ends.
 
     After :data:`GRACE_SECONDS`, in which it stores its scores, this process ends.
     """
-    # Nothing more is sent: reading returns when the other process closes its end.
-    os.read(0, 1)
+    stdin = sys.stdin.buffer
+    while length := int.from_bytes(stdin.read(LENGTH_BYTES), "big"):
+        pickled_works.put(stdin.read(length))
+
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(GRACE_SECONDS)
     os._exit(1)
