@@ -96,6 +96,10 @@ class Folder:
             ) from error
         return record
 
+    def is_new(self) -> bool:
+        """Return whether the run has saved no state, so that it begins anew."""
+        return not self._state.exists()
+
     def write(self, record: RunRecord) -> None:
         """Write ``run.json``, for the owner only, because it contains DP-SGD's seed."""
         # The checksum covers the record with a blank checksum in it.
@@ -222,7 +226,7 @@ class Folder:
             If the state, or the lines before it, were changed.
         """
         # The run was killed before its first saved state, so it begins again.
-        if not self._state.exists():
+        if self.is_new():
             self.metrics.unlink(missing_ok=True)
             return 0, loop.PhaseState(), {}
 

@@ -89,6 +89,9 @@ class TrainRequest:
         Last names of linear layers, where q, k, v and o are not found.
     command
         What was typed.
+    first_phase_of
+        Folder of a run on the same data whose first phase is taken, if this run would
+        train the same, byte for byte.
     """
 
     method: Annotated[str, Parameter(metavar="NAME")]
@@ -108,6 +111,7 @@ class TrainRequest:
     ] = ()
     loading: Annotated[Loading, options.NO_OPTION] = StudentLoading()
     command: Annotated[tuple[str, ...], options.NO_OPTION] = ()
+    first_phase_of: Annotated[Path | None, options.NO_OPTION] = None
 
 
 @options.fields_in(options.WHAT)

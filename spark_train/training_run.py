@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -32,6 +33,7 @@ from spark_audit.provenance import now, seed_for, versions
 from spark_audit.scoring.items import Prompt
 from spark_train import loop, processes
 from spark_train.adapter_folder import load_adapter, replaced, save_adapter
+from spark_train.first_phase import take_first_phase
 from spark_train.lora import add_lora
 from spark_train.method import Method, Protected
 from spark_train.privacy import PRIVACY
@@ -187,6 +189,7 @@ def _prepared(
         base=request.base,
         method=METHODS[request.method],
         dp=request.dp,
+        first_phase_of=request.first_phase_of,
         notes=notes,
         loaded=replace(loaded, model=student.model),
         stream=stream,
@@ -301,6 +304,8 @@ class _Run:
         The base as the user named it.
     dp
         The privacy option.
+    first_phase_of
+        Folder of a run whose first phase this one takes, if it would train the same.
     notes
         Notes for readers of the run so far; phases add to them.
     loaded
@@ -314,6 +319,7 @@ class _Run:
     base: str
     method: Method
     dp: str
+    first_phase_of: Path | None
     notes: list[str]
     loaded: Checkpoint
     stream: Stream
@@ -449,6 +455,10 @@ class _Run:
         The weights of the previous phase are loaded into the adapter.
         """
         folder = self.folder
+        source = self.first_phase_of
+        if source is not None and folder.is_new() and processes.n_processes() == 1:
+            self.record = take_first_phase(folder, self.record, phases, source)
+
         # Each process reads the folder itself, and all must agree.
         with processes.together():
             first, state, seconds = folder.restore()
