@@ -8,8 +8,10 @@ figure is a field of :func:`estimate`, and a line there.
 from __future__ import annotations
 
 import resource
+import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,6 +33,15 @@ MIN_TIMED_ITEMS = 4
 MAX_NOTES_SHOWN = 3
 """Most notes on checkpoints in a terminal: each stage of a long run has one."""
 
+MAX_AUDITS_SHOWN = 6
+"""Most audits in a terminal of which it is said what they add."""
+
+LINE_WIDTH = 80
+"""Columns of a terminal."""
+
+SHARED = ""
+"""Stands for the name of an audit where several audits need an item."""
+
 
 def estimate(request: Request) -> dict[str, Any]:
     """Return what a run takes on this machine, as busy as it is now, for ``--dry-run``.
@@ -42,9 +53,11 @@ def estimate(request: Request) -> dict[str, Any]:
     -------
     dict
         The fields of ``--json``, which :func:`estimate_lines` shows. ``passes`` has a
-        record for each kind of pass, with what is still to be scored of it. ``there``
-        is a :class:`~spark_audit.pipeline.job.StoredPasses` of ``store``; ``None``
-        where there is no store yet.
+        record for each kind of pass, with what is still to be scored of it, and
+        ``audits`` one for each audit, with what no other audit needs: a run without
+        this audit saves it. What several audits need is in ``shared``. ``there`` is a
+        :class:`~spark_audit.pipeline.job.StoredPasses` of ``store``; ``None`` where
+        there is no store yet.
 
     Raises
     ------
@@ -71,7 +84,14 @@ def estimate(request: Request) -> dict[str, Any]:
 
     unscored = job.unscored()
     timing = _time_passes(job, unscored)
-    passes = _pass_records(unscored, timing.seconds_per_token)
+    missing = _missing_tokens(job)
+    passes = _pass_records(missing, timing.seconds_per_token)
+    tokens_by_audit = missing.tokens_by_audit
+    audits = []
+    for audit in request.audits:
+        cost = _cost(tokens_by_audit[audit.name], timing.seconds_per_token)
+        audits.append({"audit": audit.name, **cost})
+    shared = _cost(tokens_by_audit[SHARED], timing.seconds_per_token)
     seconds = timing.loading + sum(record["seconds"] for record in passes)
 
     notes: dict[str, None] = {}
@@ -88,6 +108,8 @@ def estimate(request: Request) -> dict[str, Any]:
         "checkpoints": [checkpoint.name for checkpoint in described],
         "notes": list(notes),
         "passes": passes,
+        "audits": audits,
+        "shared": shared,
         "loading": round(timing.loading, 2),
         "seconds": round(seconds, 2),
         "memory_bytes": n_processes * peak_kib * 1024,
@@ -113,30 +135,72 @@ class PassTiming(NamedTuple):
     loading: float
 
 
+@dataclass(frozen=True)
+class MissingTokens:
+    """What a run still has to score, each item once.
+
+    Attributes
+    ----------
+    items_by_kind, tokens_by_kind
+        Kind of pass -> items, and their tokens; 0 where all scores are stored.
+    tokens_by_audit
+        Audit -> kind of pass -> tokens that only this audit needs; :data:`SHARED` has
+        those that several audits need.
+    """
+
+    items_by_kind: Counter[str] = field(default_factory=Counter)
+    tokens_by_kind: Counter[str] = field(default_factory=Counter)
+    tokens_by_audit: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+def _missing_tokens(job: Job) -> MissingTokens:
+    """Count the items without stored scores, and the tokens that each audit adds."""
+    names = [SHARED, *(audit.name for audit in job.request.audits)]
+    missing = MissingTokens(tokens_by_audit={name: Counter() for name in names})
+
+    counted: set[str] = set()  # store keys
+    for checkpoint in job.opening.described:
+        if not job.lineup.scores(checkpoint.name):
+            continue
+        for scoring_pass, items in job.items_by_pass(checkpoint).items():
+            kind = scoring_pass.kind
+            missing.items_by_kind[kind] += 0
+            audits_by_store_key = job.audits_by_store_key(checkpoint, items)
+            for store_key, item in job.store.left(items).items():
+                # Two checkpoints of one model share scores. Without a model's id, the
+                # keys of different models may be the same.
+                if checkpoint.model_id and store_key in counted:
+                    continue
+                counted.add(store_key)
+
+                audits = audits_by_store_key[store_key]
+                name = audits.pop() if len(audits) == 1 else SHARED
+                missing.items_by_kind[kind] += 1
+                missing.tokens_by_kind[kind] += item.tokens
+                missing.tokens_by_audit[name][kind] += item.tokens
+    return missing
+
+
 def _pass_records(
-    unscored: Unscored, seconds_per_token: Mapping[str, float]
+    missing: MissingTokens, seconds_per_token: Mapping[str, float]
 ) -> list[dict[str, Any]]:
     """Return the missing items of each kind of pass, with an estimate in seconds."""
-    items_by_kind: dict[str, int] = {}
-    tokens_by_kind: dict[str, int] = {}
-    for (_, scoring_pass), items in unscored.items():
-        kind = scoring_pass.kind
-        n_tokens = sum(item.tokens for item in items)
-        items_by_kind[kind] = items_by_kind.get(kind, 0) + len(items)
-        tokens_by_kind[kind] = tokens_by_kind.get(kind, 0) + n_tokens
-
     records = []
+    for kind, n_items in missing.items_by_kind.items():
+        cost = _cost({kind: missing.tokens_by_kind[kind]}, seconds_per_token)
+        records.append({"pass": kind, "items": n_items, **cost})
+    return records
+
+
+def _cost(
+    tokens_by_kind: Mapping[str, int], seconds_per_token: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the sum of tokens of some kinds of pass, and an estimate in seconds."""
+    seconds = 0.0
     for kind, n_tokens in tokens_by_kind.items():
         # A kind whose scores are all stored was not timed.
-        seconds = n_tokens * seconds_per_token.get(kind, 0.0)
-        record = {
-            "pass": kind,
-            "items": items_by_kind[kind],
-            "tokens": n_tokens,
-            "seconds": round(seconds, 2),
-        }
-        records.append(record)
-    return records
+        seconds += n_tokens * seconds_per_token.get(kind, 0.0)
+    return {"tokens": sum(tokens_by_kind.values()), "seconds": round(seconds, 2)}
 
 
 def _time_passes(job: Job, unscored: Unscored) -> PassTiming:
@@ -221,12 +285,47 @@ def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:
         reads = f"{record['items']:,} items, {record['tokens']:,} tokens"
         yield f"{record['pass']:<10}{duration(record['seconds']):>12}  {reads}"
     yield f"{'loading':<10}{duration(estimated['loading']):>12}"
+    yield from _lines_of_audits(estimated["audits"], estimated["shared"])
     yield ""
 
     yield "Timed on some batches of one checkpoint; saved scores count as done."
     yield "Not timed: statistics, pictures, short trainings (--relearn)."
     yield "Next: the same command without --dry-run; nothing was written."
     yield f"The report goes to {estimated['folder']}."
+
+
+def _lines_of_audits(
+    audits: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what each audit adds to the others, the longest first.
+
+    Parameters
+    ----------
+    audits, shared
+        As in the fields of :func:`estimate`.
+    """
+    adding = [record for record in audits if record["tokens"]]
+    adding.sort(key=lambda record: -record["seconds"])
+    parts = []
+    for record in adding[:MAX_AUDITS_SHOWN]:
+        parts.append(f"{record['audit']} {_cost_in_words(record)}")
+    n_further = len(adding) - MAX_AUDITS_SHOWN
+    if n_further > 0:
+        parts.append(f"further audits: {n_further} (--json has all)")
+    if shared["tokens"]:
+        parts.append(f"what several audits need {_cost_in_words(shared)}")
+    if len(audits) > 1 and parts:
+        yield from textwrap.wrap(
+            "; ".join(parts),
+            LINE_WIDTH,
+            initial_indent="Adds     ",
+            subsequent_indent=" " * 9,
+        )
+
+
+def _cost_in_words(cost: Mapping[str, Any]) -> str:
+    """Return the time and the tokens of a cost, such as ``42 s (1,000 tokens)``."""
+    return f"{duration(cost['seconds'])} ({cost['tokens']:,} tokens)"
 
 
 def stored_passes(n_whole: int, n_passes: int, n_in_part: int = 0) -> str:

@@ -228,6 +228,26 @@ class Job:
             )
         return items_by_pass
 
+    def audits_by_store_key(
+        self, checkpoint: Checkpoint, items: PassItems
+    ) -> dict[str, set[str]]:
+        """Map the store key of each item to the names of the audits that need it.
+
+        Parameters
+        ----------
+        items
+            The items of a pass, as :meth:`items_by_pass` returns them for a checkpoint.
+        """
+        store_keys = items.store_keys()
+        audits_by_store_key: dict[str, set[str]] = {}
+        for audit, plan in zip(self.request.audits, self.plans, strict=True):
+            if not self.lineup.sees(checkpoint.name, audit):
+                continue
+            for item_key in plan.get(items.scoring_pass, ()):
+                store_key = store_keys[item_key]
+                audits_by_store_key.setdefault(store_key, set()).add(audit.name)
+        return audits_by_store_key
+
     def _plans_for(self, checkpoint: Checkpoint) -> list[Plan]:
         """Return the plans of the audits that look at a checkpoint."""
         plans = []

@@ -1,6 +1,7 @@
 """A dry run counts what would be scored, and writes nothing."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,3 +75,37 @@ def test_a_dry_run_where_checkpoints_lack_different_passes(
     )
     assert all(pass_facts["tokens"] > 0 for pass_facts in facts["passes"])
     assert 0 < facts["there"][0] < facts["there"][1]
+
+
+def test_an_audit_adds_what_a_dry_run_without_it_saves(request_of):
+    audits = (all_audits()["matched"](), all_audits()["mia"](), Noise(draws=1))
+    facts = estimate(request_of(audits=audits))
+    n_tokens = sum(record["tokens"] for record in facts["passes"])
+    added = {record["audit"]: record["tokens"] for record in facts["audits"]}
+    assert list(added) == [audit.name for audit in audits]
+    assert added["noise"] > 0
+    # Both read the same texts, so that none of the two could be left out to save them.
+    assert facts["shared"]["tokens"] > 0
+
+    for audit in audits:
+        others = tuple(other for other in audits if other is not audit)
+        without = estimate(request_of(audits=others))
+        n_without = sum(record["tokens"] for record in without["passes"])
+        assert n_tokens - n_without == added[audit.name]
+    assert n_tokens == sum(added.values()) + facts["shared"]["tokens"]
+    seconds = sum(record["seconds"] for record in facts["passes"])
+    parts = [record["seconds"] for record in facts["audits"]]
+    assert sum(parts) + facts["shared"]["seconds"] == pytest.approx(seconds, abs=0.1)
+
+
+def test_two_names_of_one_model_are_counted_once(request_of, workshop, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(workshop / "lora", copy)
+    ours = f"ours={workshop / 'lora'}"
+    once = estimate(request_of(checkpoints=(ours,), output=tmp_path / "once"))
+    twice = estimate(
+        request_of(checkpoints=(ours, f"copy={copy}"), output=tmp_path / "twice")
+    )
+    assert [record["tokens"] for record in once["passes"]] == [
+        record["tokens"] for record in twice["passes"]
+    ]

@@ -17,6 +17,11 @@ def test_words_fit_a_screen():
         "checkpoints": [f"checkpoint-{n}" for n in range(6)],
         "notes": ["base: base as given; the adapter names gpt2-medium"],
         "passes": facts_of_passes,
+        "audits": [
+            {"audit": f"membership{n}", "tokens": 10**9, "seconds": 1e6}
+            for n in range(11)
+        ],
+        "shared": {"tokens": 10**9, "seconds": 1e6},
         "loading": 1e4,
         "seconds": 1e6,
         "memory_bytes": 3 * 10**10,
