@@ -81,7 +81,7 @@ def made_model(folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from spark_audit.demo import DEMO_CONTEXT_TOKENS, make_tokenizer
+    from spark_audit.demo_base import DEMO_CONTEXT_TOKENS, make_tokenizer
 
     if folder.exists():
         return

@@ -35,7 +35,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from spark_audit.data.examples import Example, Split, write_examples
-from spark_audit.demo import DEMO_CONTEXT_TOKENS, make_tokenizer
+from spark_audit.demo_base import DEMO_CONTEXT_TOKENS, make_tokenizer
 from spark_audit.provenance import seed_for
 from spark_train.cli import run as spark_train
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from spark_audit.data.examples import data_files, read_examples
 from spark_audit.data.injection import inject
-from spark_audit.demo import train_base
+from spark_audit.demo_base import train_base
 
 SHAPE = {
     "hidden_size": 160,

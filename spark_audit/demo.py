@@ -31,14 +31,13 @@ A further run is an entry of :data:`RUNS`, and a name in ``Size.runs``.
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,23 +48,23 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import Example, read_examples, write_examples
 from spark_audit.data.injection import inject
+from spark_audit.demo_base import Progress, make_tokenizer, train_base
 from spark_audit.demo_rows import TASKS, make_examples, unlabelled
+from spark_audit.demo_time import expected_minutes, time_in_words
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import read_manifest, write_manifest
-from spark_audit.pipeline.engines.local import run_jobs
+from spark_audit.messages import say
+from spark_audit.pipeline.engines.local import Work, helped, helpers_kept, run_jobs
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import Outcome, run
-from spark_audit.provenance import seed_for, sha256_json, versions
+from spark_audit.provenance import seed_for, versions
 from spark_audit.report.audit_report import read_report
 from spark_audit.report.folder import write_report
 from spark_audit.scoring.threads import use_threads
 
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""A callback with the phase, the amount done and the total."""
-
-Untyped: TypeAlias = Any
-"""An object of transformers, whose classes have no types."""
+if TYPE_CHECKING:
+    from spark_train.training_request import TrainRequest
 
 DEMO_NAME = "demo"
 """Name of the manifest."""
@@ -75,29 +74,6 @@ DEMO_PAGES = ("report.html", "report.md")
 
 STATE = Path("runs") / "demo.json"
 """The record of the demo's seed and size, which is written first of all."""
-
-MADE = "made-from.json"
-"""The record of what a finished base was made from; an equal base is reused."""
-
-VOCABULARY = 1024
-"""Number of tokens of the tokenizer."""
-
-DEMO_CONTEXT_TOKENS = 256
-"""Most tokens of a text that the models read."""
-
-MODEL_SHAPE = {
-    "hidden_size": 96,
-    "intermediate_size": 288,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-}
-"""Sizes of a third of a million weights: it reads some thousand rows in half a minute.
-"""
-
-BASE_LR = 3e-3
-BASE_BATCH = 8
-"""Learning rate, and rows per step, of the base's own training."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +106,9 @@ class Size:
         from fewer rows).
     """
 
-    # The longest runs come first, so that two processes are busy to the end.
-    runs: tuple[str, ...] = ("spark", "spark-no-ul", "er-full", "sd-replay", "er")
+    # This order keeps two processes busy to the end: `er-full` beside the first stage
+    # that the others share, and one long run in each half.
+    runs: tuple[str, ...] = ("er-full", "spark", "sd-replay", "spark-no-ul", "er")
     tasks: int = len(TASKS)
     base_rows: int = 500
     labelled: float = 0.5
@@ -231,22 +208,18 @@ def run_demo(
 
     # Such small models gain little from a second thread, and suffer where it must wait:
     # a step took eight times as long beside another busy program on two cores.
-    with use_threads(1):
-        tell("making data", 0, 1)
-        background, audited = make_data(seed, size)
-        for path, task in zip(_data_files(out, size), size.order, strict=True):
-            write_examples(path, [row for row in audited if row.task == task])
-        with quiet():
-            tokenizer = make_tokenizer([example.text for example in background])
-        tell("making data", 1, 1)
+    with use_threads(1), helpers_kept():
+        _say_time(processes)
 
-        # All runs start from the base, and the manifest uses it for matching.
-        base = out / "runs" / "base"
-        train_base(base, background, tokenizer, seed=seed, progress=tell)
+        # The other processes import libraries while this one trains the base.
+        with helped(processes - 1, 1) as helpers:
+            for helper in helpers:
+                helper.begin(_import_libraries)
+            _make_data_and_base(out, seed, size, tell)
+            for helper in helpers:
+                helper.wait()
 
-        # The manifest comes last, for the process that is free first.
-        jobs = [partial(_train, name, out, seed, size) for name in size.runs]
-        jobs.append(partial(_build, out, seed, size))
+        jobs = _jobs(out, seed, size)
         numbers_of_ended_jobs = count()  # 0, 1, 2 ...
 
         def tell_next(_: object = None) -> None:
@@ -258,6 +231,49 @@ def run_demo(
         run_jobs(jobs, processes=processes, ended=tell_next)
 
         return run(_request(out, seed, size, processes, formats), progress=tell)
+
+
+def _say_time(processes: int) -> None:
+    """Tell the user how long the demo will take here."""
+    with quiet():
+        time_range = time_in_words(*expected_minutes(processes))
+    say(
+        f"A whole demo takes about {time_range} on this machine, as busy as it is now; "
+        "an interrupted one resumes."
+    )
+
+
+def _import_libraries() -> None:
+    """Import what trainings and audits need, which takes seconds."""
+    with quiet():
+        import spark_train.training_run  # noqa: F401
+
+
+def _make_data_and_base(out: Path, seed: int, size: Size, tell: Progress) -> None:
+    """Write the rows of all tasks, and train the base with its tokenizer.
+
+    All runs start from the base, and the manifest uses it for matching.
+    """
+    tell("making data", 0, 1)
+    background, audited = make_data(seed, size)
+    for path, task in zip(_data_files(out, size), size.order, strict=True):
+        write_examples(path, [row for row in audited if row.task == task])
+    with quiet():
+        tokenizer = make_tokenizer([example.text for example in background])
+    tell("making data", 1, 1)
+
+    base = out / "runs" / "base"
+    train_base(base, background, tokenizer, seed=seed, progress=tell)
+
+
+def _jobs(out: Path, seed: int, size: Size) -> list[Work]:
+    """Return the trainings and the matching, in the order in which they begin."""
+    # Most runs share their first stage, which is trained once.
+    jobs: list[Work] = [partial(_train_first_stage, out, seed, size)]
+    jobs += [partial(_train, name, out, seed, size) for name in size.runs]
+    # The manifest comes last, for the process that is free first.
+    jobs.append(partial(_build, out, seed, size))
+    return jobs
 
 
 def _tell_nobody(phase: str, done: int, total: int) -> None:
@@ -363,9 +379,27 @@ def _claim(out: Path, seed: int, size: Size) -> None:
 def _train(name: str, out: Path, seed: int, size: Size) -> None:
     """Train one run as ``spark-train run`` does; a finished run is only checked."""
     with quiet():
+        from spark_train.training_run import train
+
+    train(_train_request(name, out, seed, size))
+
+
+def _train_first_stage(out: Path, seed: int, size: Size) -> None:
+    """Train the first stage of the baseline, for all runs that begin with the same."""
+    with quiet():
+        from spark_train.training_run import train_by_stage
+
+    stages = train_by_stage(_train_request(BASELINE, out, seed, size))
+    next(stages)
+    # The run goes on from its folder when its turn comes.
+    stages.close()
+
+
+def _train_request(name: str, out: Path, seed: int, size: Size) -> TrainRequest:
+    """Return the request of one run."""
+    with quiet():
         from spark_train.training_methods import groups
         from spark_train.training_request import StudentLoading, TrainRequest
-        from spark_train.training_run import train
         from spark_train.training_settings import names
 
     method, own_settings = RUNS[name]
@@ -380,18 +414,17 @@ def _train(name: str, out: Path, seed: int, size: Size) -> None:
     typed_settings = [
         f"{key}={value}" for key, value in settings.items() if key in names_of_method
     ]
-    train(
-        TrainRequest(
-            method=method,
-            base=str(out / "runs" / "base"),
-            order=",".join(size.order),
-            data=tuple(_data_files(out, size)),
-            output=out / "runs" / name,
-            settings=tuple(typed_settings),
-            seed=seed,
-            loading=StudentLoading(device="cpu"),
-            command=_command(out, seed),
-        )
+    return TrainRequest(
+        method=method,
+        base=str(out / "runs" / "base"),
+        order=",".join(size.order),
+        data=tuple(_data_files(out, size)),
+        output=out / "runs" / name,
+        settings=tuple(typed_settings),
+        seed=seed,
+        loading=StudentLoading(device="cpu"),
+        command=_command(out, seed),
+        first_phase_of=None if name == BASELINE else out / "runs" / BASELINE,
     )
 
 
@@ -451,129 +484,3 @@ def _request(
         loading=Loading(device="cpu"),
         command=_command(out, seed),
     )
-
-
-def make_tokenizer(texts: Sequence[str]) -> Untyped:
-    """Return a byte-level BPE of 1,024 tokens, with one token per digit as in Llama."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from tokenizers.processors import ByteLevel, Sequence, TemplateProcessing
-    from tokenizers.trainers import BpeTrainer
-    from transformers import PreTrainedTokenizerFast
-
-    # ``tokenizers`` does the work, and transformers' class wraps it.
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    inner.decoder = decoders.ByteLevel()
-
-    trainer = BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=["<pad>", "<s>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    inner.train_from_iterator(texts, trainer)
-
-    # A BOS token begins every text; no EOS token ends it.
-    inner.post_processor = Sequence(
-        [
-            ByteLevel(trim_offsets=False),
-            TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)]),
-        ]
-    )
-
-    untyped_class: Untyped = PreTrainedTokenizerFast
-    return untyped_class(
-        tokenizer_object=inner,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        model_max_length=DEMO_CONTEXT_TOKENS,
-    )
-
-
-def train_base(
-    folder: Path,
-    examples: Sequence[Example],
-    tokenizer: Untyped,
-    *,
-    seed: int,
-    progress: Progress,
-    family: str = "llama",
-    shape: Mapping[str, int] = MODEL_SHAPE,
-) -> None:
-    """Train a small model on whole texts for one epoch, and save it with its tokenizer.
-
-    A folder with a base of the same texts, seed and versions stays unchanged. Anything
-    else in it is the remainder of an interrupted call and is replaced.
-
-    Parameters
-    ----------
-    folder
-        Folder of the base.
-    examples
-        Rows to read, each once, with identifiers as they are.
-    family
-        Model type of transformers whose configuration has Llama's fields.
-    shape
-        Sizes of the model, by the names of that configuration.
-    """
-    import torch
-
-    with quiet():
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        from spark_train.fine_tuning import fit
-        from spark_train.student import Student
-        from spark_train.training_rows import encode_rows
-
-    made_from = {
-        "texts": sha256_json([example.text for example in examples]),
-        "seed": seed,
-        "training": {**shape, "family": family, "lr": BASE_LR, "batch": BASE_BATCH},
-        "versions": versions(),
-    }
-    record = json.dumps(made_from, indent=1, sort_keys=True) + "\n"
-    record_path = folder / MADE
-    if record_path.exists() and record_path.read_text("utf-8") == record:
-        return
-
-    # Embeddings are tied: otherwise they would be half of the weights.
-    config = AutoConfig.for_model(
-        family,
-        vocab_size=len(tokenizer),
-        **shape,
-        max_position_embeddings=DEMO_CONTEXT_TOKENS,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    base_seed = seed_for(seed, "base")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(base_seed)
-        untyped_class: Untyped = AutoModelForCausalLM
-        model = untyped_class.from_config(config)
-
-    rng = np.random.default_rng(seed_for(base_seed, "order", 0))
-    fit(
-        Student(model),
-        encode_rows(examples, tokenizer, max_length=DEMO_CONTEXT_TOKENS),
-        rng.permutation(len(examples)),
-        name="fit",
-        lr=BASE_LR,
-        batch_size=BASE_BATCH,
-        seed=base_seed,
-        progress=lambda done, total: progress("training the base, steps", done, total),
-    )
-
-    shutil.rmtree(folder, ignore_errors=True)
-    with quiet():
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    # The record comes last: without it the base counts as unfinished.
-    record_path.write_text(record, encoding="utf-8")

@@ -17,7 +17,8 @@ from claims.rules import RULES
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import Example, data_files, write_examples
-from spark_audit.demo import Size, make_data, make_tokenizer, train_base
+from spark_audit.demo import Size, make_data
+from spark_audit.demo_base import make_tokenizer, train_base
 from spark_audit.demo_rows import TASKS
 from spark_audit.errors import InputError, choose
 from spark_audit.files import (

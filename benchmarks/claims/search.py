@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.data.examples import write_examples
-from spark_audit.demo import Progress
+from spark_audit.demo_base import Progress
 from spark_audit.demo_rows import TASKS, make_examples
 from spark_audit.pipeline.engines.local import Work, run_jobs
 

@@ -14,7 +14,7 @@ from typing import Any
 from claims.nodes import run_on_nodes
 from claims.plan import Run
 from claims.request import TrainingOptions
-from spark_audit.demo import Progress
+from spark_audit.demo_base import Progress
 from spark_audit.errors import InputError
 from spark_audit.pipeline.engines.cluster import connected
 from spark_audit.pipeline.engines.local import Work, run_jobs
