@@ -91,6 +91,8 @@ class Audit(CheckedFields, ABC):
         What ``n`` of such a table counts.
     of_series
         Whether it uses all stages of a series.
+    sees_base
+        Whether an audit of series looks at the base, too; the others always do.
     sees_relearned_base
         Whether it looks at the relearned base, too, which no other audit does.
     file
@@ -155,6 +157,7 @@ class Audit(CheckedFields, ABC):
     wide: ClassVar[bool] = False
     counts: ClassVar[str] = "tokens"
     of_series: ClassVar[bool] = False
+    sees_base: ClassVar[bool] = True
     sees_relearned_base: ClassVar[bool] = False
     file: ClassVar[str] = ""
     unit: ClassVar[str] = ""

@@ -90,7 +90,9 @@ class Lineup:
     def sees(self, name: str, audit: Audit) -> bool:
         """Return whether an audit looks at a checkpoint, by its name."""
         if audit.of_series:
-            return name in self.stages or name in self.both or name == BASE
+            if name == BASE:
+                return audit.sees_base
+            return name in self.stages or name in self.both
         if name in self.stages:
             return False
         return name != RELEARNED_BASE or audit.sees_relearned_base

@@ -109,3 +109,29 @@ def test_two_names_of_one_model_are_counted_once(request_of, workshop, tmp_path)
     assert [record["tokens"] for record in once["passes"]] == [
         record["tokens"] for record in twice["passes"]
     ]
+
+
+def test_the_base_is_not_scored_for_an_audit_that_does_not_read_it(
+    request_of, workshop, make_adapter, tiny_base, tmp_path
+):
+    make_adapter(tmp_path / "later", base=tiny_base, seed=5)
+    series = f"run=[{workshop / 'lora'},{tmp_path / 'later'}]"
+    stages = all_audits()["stages"]()
+    request = request_of(audits=(stages,), checkpoints=(series,))
+    with_base = estimate(request)
+    (plain_pass,) = with_base["passes"]
+    manifest = read_manifest(request.manifest)
+    (keys,) = stages.plan(manifest).values()
+    assert plain_pass["items"] == 2 * len(keys)
+
+    # A base that another audit reads is scored for that audit alone.
+    report = run(request).report
+    assert report is not None
+    assert "base" in {checkpoint.name for checkpoint in report.checkpoints}
+    series_audit = all_audits()["series"]()
+    facts = estimate(request_of(audits=(stages, series_audit), checkpoints=(series,)))
+    # The scores of both stages are stored: what is left is the base.
+    n_tokens = sum(record["tokens"] for record in facts["passes"])
+    added = {record["audit"]: record["tokens"] for record in facts["audits"]}
+    assert added == {"stages": 0, "series": n_tokens}
+    assert n_tokens > 0

@@ -76,6 +76,8 @@ class Stages(OfSeries):
     nothing = ""
     unscored = ""
     why_not_alone = "no series of several stages was given"
+    # Memory after each stage is compared with identifiers never trained on.
+    sees_base = False
     over = "over the tasks trained on so far"
     memory = True
     example = (
