@@ -24,6 +24,7 @@ from .pipeline.run import audit as audit
 from .pipeline.run import run as run
 from .report.audit_report import AuditReport as AuditReport
 from .report.audit_report import read_report as read_report
+from .report.named_frame import read_named_rows as read_named_rows
 from .results import AuditResult as AuditResult
 from .results import Report as Report
 from .scoring.score import Scores as Scores

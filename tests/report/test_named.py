@@ -12,6 +12,7 @@ import pytest
 from made_reports import made_report
 from scipy import stats
 
+import spark_audit as sa
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import sha256_file
@@ -380,3 +381,25 @@ def test_the_files_of_names_are_private_and_hold_no_figure(tmp_path):
     assert {*rows["false_share"]} == {0.1}
     mode = (folder / "tables" / "named_sources.csv").stat().st_mode
     assert stat.S_IMODE(mode) == 0o600
+
+
+def test_in_python_named_rows_are_a_frame_of_all_trained_rows(folder):
+    frame = sa.read_named_rows(folder)
+    assert [*frame] == ["checkpoint", "row", "task", "source", "named", "why"]
+    assert len(frame) == 2 * ROWS
+    for name, (names, why) in lists(folder).items():
+        rows = frame[frame["checkpoint"] == name]
+        assert rows.loc[rows["named"], "row"].to_list() == names
+        assert {*rows["why"]} == {why}
+
+    few = sa.read_named_rows(folder, share=0.0001)
+    assert few["named"].sum() < frame["named"].sum()
+    for share in (0, 1, 1.5):
+        with pytest.raises(InputError, match="share"):
+            sa.read_named_rows(folder, share=share)
+
+
+def test_in_python_it_is_said_why_no_row_is_named(tmp_path):
+    frame = sa.read_named_rows(made(tmp_path, held_out=10))
+    assert not frame["named"].any()
+    assert frame["why"].str.contains("only 10 groups").all()
