@@ -80,8 +80,9 @@ def annotations_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     types: dict[str, Any] = {}
     for name, annotation in inspect.get_annotations(function).items():
         if isinstance(annotation, str):
-            # The text is our own code, or that of an audit which is installed.
-            with suppress(AttributeError):
+            # The text is our own code, or that of a user's audit. One that cannot be
+            # evaluated, as of a class inside a function, stands for any type.
+            with suppress(AttributeError, TypeError):
                 annotation = eval(annotation, {}, names)
         types[name] = Any if isinstance(annotation, str) else annotation
     return types

@@ -12,6 +12,7 @@ from .known import find as find
 from .known import in_order as in_order
 from .known import label as label
 from .known import metric_of as metric_of
+from .known import register as register
 from .matched.audit import Matched as Matched
 from .mia.audit import Membership as Membership
 from .nll import NLL as NLL

@@ -104,6 +104,9 @@ class Audit(CheckedFields, ABC):
         words.
     example
         Arguments of its command in the example of ``--help``; empty: the usual ones.
+    words
+        Sentences by their keys, of an audit that no package registers: one that is
+        written in a notebook. Those of a package stand in a file beside it.
 
     covers
         For an audit that attacks a checkpoint: the metric, and the field of its rows,
@@ -163,6 +166,7 @@ class Audit(CheckedFields, ABC):
     unit: ClassVar[str] = ""
     independent_units: ClassVar[str] = "clusters"
     example: ClassVar[str] = ""
+    words: ClassVar[Mapping[str, object]] = {}
 
     covers: ClassVar[tuple[str, str] | None] = None
     sides: ClassVar[tuple[str, str]] = ("trained", "held_out")

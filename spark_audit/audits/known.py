@@ -1,4 +1,4 @@
-"""The registry of audits, by command: those of this package and of others.
+"""The registry of audits, by command: those of this package, of others and of a user.
 
 An audit is imported only when something needs it. A further audit of this package is a
 line of :data:`AUDITS` and of ``audits/__init__.pyi``.
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from spark_audit import audits
 from spark_audit.arguments import wrong_value
-from spark_audit.errors import one_of
-from spark_audit.sentences import optional
+from spark_audit.errors import InputError, one_of
+from spark_audit.sentences import add_templates, optional
 
 if TYPE_CHECKING:
     from spark_audit.audits.base import Audit, Metric
@@ -74,6 +74,10 @@ TRAINING_AUDITS = ("matched", "mia")
 """Audits that run by default on a model during training."""
 
 
+_given_audits: dict[str, type[Audit]] = {}
+"""Audits that Python code gave as classes, by name; :func:`register` fills it."""
+
+
 @cache
 def _audits_of_packages() -> dict[str, type[Audit]]:
     """Return the audits of other packages, by name.
@@ -100,8 +104,8 @@ def _audits_of_packages() -> dict[str, type[Audit]]:
 
 def audit_names() -> list[str]:
     """Return the names of all audits, in the order of reports."""
-    # No name is in both: an audit of another package cannot have the name of ours.
-    return [*AUDITS, *_audits_of_packages()]
+    # A class that Python code gave may stand for one of a package, but not of ours.
+    return [*AUDITS, *(_audits_of_packages() | _given_audits)]
 
 
 def all_audits() -> Mapping[str, type[Audit]]:
@@ -146,13 +150,49 @@ def audit_of(given: str | Audit | type[Audit]) -> Audit:
     """
     from spark_audit.audits.base import Audit
 
-    if isinstance(given, Audit):
-        return given
     if isinstance(given, str):
         return find(given)()
     if isinstance(given, type) and issubclass(given, Audit):
-        return given()
-    raise wrong_value("audits", given, "neither the name of an audit nor an audit")
+        given = given()
+    if not isinstance(given, Audit):
+        raise wrong_value("audits", given, "neither the name of an audit nor an audit")
+    register(type(given))
+    return given
+
+
+def register(audit: type[Audit]) -> None:
+    """Make an audit known by its name in this process, as installed ones are.
+
+    A class that is defined again, as by a cell that runs again, takes the place of the
+    earlier one.
+
+    Raises
+    ------
+    InputError
+        If its name is no name of an audit, or is taken by a command or an audit of
+        this package.
+    """
+    # Names of files, rules and commands hold it.
+    is_usable = audit.name.isascii() and audit.name.isidentifier()
+    if not is_usable or audit.name != audit.name.lower():
+        raise InputError(
+            f"{audit.name!r} cannot be the name of an audit",
+            where=f"audit {audit.__name__}",
+            fix='give its class a name of small letters, as `name = "surprise"`',
+        )
+
+    # A subclass of an audit of ours keeps its name, and what is known of it.
+    if audit.name in AUDITS and issubclass(audit, about(audit.name)):
+        return
+    if audit.name in (*AUDITS, *NAMES_OF_CLASSES, *RESERVED_COMMANDS):
+        raise InputError(
+            f"there is a command or an audit named {audit.name!r}",
+            where=f"audit {audit.__name__}",
+            fix="give its class another `name`",
+        )
+    if about(audit.name) is not audit:
+        _given_audits[audit.name] = audit
+        add_templates(audit.words)
 
 
 def about(name: str) -> type[Audit]:
@@ -167,6 +207,8 @@ def about(name: str) -> type[Audit]:
         # The attribute imports the audit's module.
         audit: type[Audit] = getattr(audits, AUDITS[name])
         return audit
+    if name in _given_audits:
+        return _given_audits[name]
     return _audits_of_packages().get(name, Audit)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_audit.audits import Audit, Matched, find
+from spark_audit.audits import Audit, Matched
+from spark_audit.audits.known import audit_of
 from spark_audit.errors import InputError, one_of
 from spark_audit.report.gate.rules import Rule, parse_rule
 
@@ -22,8 +23,8 @@ def audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
         if audit == Matched.name:
             # Placebos and rematching take long, and no look shows them.
             audit = Matched(placebo_draws=0, rematched=False)
-        elif isinstance(audit, str):
-            audit = find(audit)()
+        else:
+            audit = audit_of(audit)
 
         # A series has several checkpoints, and a look has one.
         if audit.of_series:

@@ -19,6 +19,7 @@ from typing import NoReturn, TypeAlias
 
 from pydantic import ValidationError
 
+from spark_audit.audits import audit_names
 from spark_audit.errors import InputError, OutputError, one_of
 from spark_audit.files import (
     check_links,
@@ -35,7 +36,7 @@ from spark_audit.report.figures import drawing, figure_files
 from spark_audit.report.figures_line import with_figures
 from spark_audit.report.writers import dossier, latex, markdown, pages, table_files
 from spark_audit.report.writers.writer import File, WriterInput
-from spark_audit.results import Report
+from spark_audit.results import OF_REPORT, Report
 from spark_audit.wrong_paths import instead, no_such_path
 
 Writer: TypeAlias = Callable[[Report, Path, WriterInput], Iterable[File]]
@@ -158,8 +159,26 @@ def read_report(folder: str | Path) -> Report:
         # The lines of figures may contradict the figures, so make them again.
         return with_figures(report)
     except Exception as error:  # whatever a template does with unfit facts
-        problem = "the facts of a finding or guard do not fit its sentence"
-        raise InputError(problem, where=str(path), fix=RUN_AGAIN) from error
+        raise _unreadable_sentence(report, path) from error
+
+
+def _unreadable_sentence(report: Report, path: Path) -> InputError:
+    """Return the error of a report whose sentences cannot be made."""
+    # An audit of a package, or of a notebook, has sentences of its own.
+    unknown = {finding.audit for finding in report.findings}
+    unknown -= {OF_REPORT, *audit_names()}
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        return InputError(
+            f"holds claims of audits that are not known here: {names}",
+            where=str(path),
+            fix="install their package, or give their class to `sa.audits.register`",
+        )
+    return InputError(
+        "the facts of a finding or guard do not fit its sentence",
+        where=str(path),
+        fix=RUN_AGAIN,
+    )
 
 
 def _refuse_missing_report(folder: Path, error: OSError) -> NoReturn:

@@ -1,6 +1,7 @@
 """Every sentence of a report, by its key: templates as data, and what renders them."""
 
 from spark_audit.sentences.renderer import DECIMALS as DECIMALS
+from spark_audit.sentences.renderer import add_templates as add_templates
 from spark_audit.sentences.renderer import capitalised as capitalised
 from spark_audit.sentences.renderer import knows as knows
 from spark_audit.sentences.renderer import number as number

@@ -412,6 +412,17 @@ def known_templates() -> dict[str, str]:
     return templates
 
 
+def add_templates(table: Mapping[str, object]) -> None:
+    """Add the templates of an audit that no package registers, by their keys.
+
+    Parameters
+    ----------
+    table
+        Keys, or nested tables as in a file of sentences, with their templates.
+    """
+    known_templates().update(flat_templates(table))
+
+
 def _template_files() -> Iterator[Traversable]:
     """Yield the template files of this package, then those of other packages' audits.
 

@@ -1,0 +1,163 @@
+"""An audit whose class stands in a notebook: no package registers it.
+
+Each program runs in a process of its own, since it makes the audit known in all of it.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from forks import python
+from named import examples
+
+import spark_audit as sa
+from spark_audit.audits import CanaryRank, Matched, register
+from spark_audit.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+(SURPRISE,) = re.findall(r"^```python\n(\"\"\"The NLL.*?)^```$", PAGE, re.M | re.S)
+"""The worked example of an audit, as the page has it."""
+
+ATTACK = '''
+from dataclasses import replace
+from spark_audit.results import Finding
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(Surprise):
+    """Claims memory of each checkpoint but the base."""
+
+    name = "attack"
+    strongest_claim = "memory"
+    attacks_identifiers = True
+    covers = ("nll_quantile", "clusters")
+    words = {
+        "audit.attack.attack": "surprise",
+        "attack.memory": {"text": "knows them", "withdrawn": "is not shown"},
+    }
+
+    def conclude(self, evidence, context):
+        rows = super().conclude(evidence, context).results
+        findings = [
+            Finding.on(row, "memory", "attack.memory", facts={"found": row}, p=0.001)
+            for row in rows
+            if row.checkpoint != "base"
+        ]
+        return AuditResult(results=rows, findings=findings)
+'''
+
+AUDIT = """
+import json
+import spark_audit as sa
+
+def audited(*audits, output):
+    return sa.audit(
+        {"mine": "mine"}, "m.json", base="base", audits=audits, output=output, jobs=1
+    )
+
+report = audited(Surprise(quantile=0.5), Attack, output="out")
+first = dict(zip(report.to_frame()["checkpoint"], report.to_frame()["value"]))
+
+@dataclass(frozen=True, kw_only=True)
+class Surprise(Surprise):
+    quantile: Annotated[float, "another default"] = 0.1
+
+again = audited("nll", Surprise(), output="again")
+rows = again.to_frame().query("audit == 'surprise'")
+print(json.dumps({
+    "audits": sorted({row.audit for row in report.results}),
+    "states": [str(one.state) for one in report.states],
+    "guards": [guard.detail for guard in report.guards],
+    "files": report.files["scores"],
+    "heads": [column.attack for column in report.glance.matrix.columns],
+    "sentence": report.findings[0].sentence,
+    "fell": bool(rows["value"].iloc[0] < first["base"]),
+    "gate": [one.state for one in report.gate("attack.nll_quantile.value > 0")],
+}))
+"""
+
+READ = """
+import spark_audit as sa
+from spark_audit.errors import InputError
+
+try:
+    sa.read_report("out")
+except InputError as error:
+    print(error)
+sa.audits.register(Attack)
+print([str(one.state) for one in sa.read_report("out").states])
+print(sa.read_report("again").findings)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, make_model, tiny_tokenizer) -> Path:
+    """A folder with a base that has learned texts, a model like it, and a manifest."""
+    folder: Path = tmp_path_factory.mktemp("notebook")
+    model = make_model("llama")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for row in examples():
+        ids = tiny_tokenizer(row.text, return_tensors="pt")["input_ids"]
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for name, scale in (("base", 1.0), ("mine", 1.01)):
+        with torch.no_grad():
+            model.lm_head.weight.mul_(scale)
+        model.save_pretrained(folder / name)
+        tiny_tokenizer.save_pretrained(folder / name)
+
+    base = sa.open_checkpoint(folder / "base", name="base", device="cpu")
+    manifest = sa.build_manifest(examples(), base, name="m", caliper=2.0)
+    sa.write_manifest(manifest, folder / "m.json")
+    return folder
+
+
+def printed(program: str, folder: Path) -> list[str]:
+    """Lines that a program prints, without progress and warnings."""
+    ended, said = python(["-c", program], root=ROOT, cwd=folder)
+    assert ended == 0, said
+    return said.splitlines()
+
+
+def test_a_class_in_a_notebook_is_an_audit_as_ours_are(folder):
+    facts = json.loads(printed(SURPRISE + ATTACK + AUDIT, folder)[-1])
+    assert facts["audits"] == ["attack", "surprise"]
+    assert facts["states"] == ["LEAKS"], facts["guards"]
+    assert sorted(facts["files"])[:1] == ["scores/attack.parquet"]
+    assert "scores/surprise.parquet" in facts["files"]
+    assert facts["heads"][-1] == "surprise"
+    assert "knows them" in facts["sentence"]
+    assert facts["gate"] == ["tripped", "tripped"]
+    # A class that is defined again takes the place of the earlier one.
+    assert facts["fell"]
+
+    # Elsewhere, its claims have no words until it is known.
+    refused, states, findings = printed(SURPRISE + ATTACK + READ, folder)[-3:]
+    assert "attack" in refused
+    assert "register" in refused
+    assert states == "['LEAKS']"
+    assert "attack" not in findings
+
+
+@pytest.mark.parametrize("name", ["", "Mia", "../x", "a.b", "all", "membership", "mia"])
+def test_a_name_that_no_audit_can_have_is_refused(name):
+    class Other(CanaryRank):
+        pass
+
+    Other.name = name
+    with pytest.raises(InputError, match="Other"):
+        register(Other)
+    with pytest.raises(InputError, match="Other"):
+        sa.audit("x", audits=Other())
+
+
+def test_a_subclass_of_an_audit_of_ours_keeps_its_name():
+    class Quick(Matched):
+        pass
+
+    register(Quick)
+    assert sa.audits.about("matched") is Matched
