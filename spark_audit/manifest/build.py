@@ -524,7 +524,7 @@ def _score_rows(
         progress=progress,
     )
     store_keys = pass_items.store_keys()
-    remarks = dict.fromkeys([*loaded.notes, *store.remarks(store_keys.values())])
+    remarks = dict.fromkeys([*loaded.notes, *store.remarks(pass_items)])
 
     # The memory is released here, because scoring fragments the heap.
     del items, pass_items

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import numpy as np
+
 from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.clock import Clock
@@ -134,6 +136,11 @@ class Job:
     _items_by_tokenizer: dict[str, dict[Pass, Sequence[AnyItem]]] = field(
         default_factory=dict
     )
+    # Name and id of a checkpoint -> the items that it scores. Those of a loaded
+    # checkpoint are those of its description.
+    _items_by_checkpoint: dict[tuple[str, str], dict[Pass, PassItems]] = field(
+        default_factory=dict
+    )
 
     @classmethod
     def of(cls, request: Request, progress: Progress | None = None) -> Job:
@@ -201,6 +208,17 @@ class Job:
 
     def items_by_pass(self, checkpoint: Checkpoint) -> dict[Pass, PassItems]:
         """Return the items that a checkpoint scores in each pass of its audits."""
+        # Before loading, the id of some checkpoints is not known.
+        if not checkpoint.model_id:
+            return self._planned_items(checkpoint)
+
+        identity = (checkpoint.name, checkpoint.model_id)
+        if identity not in self._items_by_checkpoint:
+            self._items_by_checkpoint[identity] = self._planned_items(checkpoint)
+        return self._items_by_checkpoint[identity]
+
+    def _planned_items(self, checkpoint: Checkpoint) -> dict[Pass, PassItems]:
+        """Return the items that the audits of a checkpoint planned, by pass."""
         plan = union(self._plans_for(checkpoint))  # pass -> keys of items
         passes = list(plan)
         if checkpoint.served is not None:
@@ -322,7 +340,7 @@ class Job:
                 continue
             for scoring_pass, items in self.items_by_pass(checkpoint).items():
                 # Items of the same content share a store key, and are scored once.
-                n_to_score = len(set(items.store_keys().values()))
+                n_to_score = len(np.unique(items.key_numbers))
                 n_unscored = len(unscored[checkpoint.name, scoring_pass])
                 if not n_unscored:
                     n_whole += 1
@@ -411,7 +429,7 @@ class Job:
         for checkpoint_job in checkpoint_jobs:
             notes = [*checkpoint_job.facts.notes]
             for items in checkpoint_job.items_by_pass.values():
-                notes += self.store.remarks(items.store_keys().values())
+                notes += self.store.remarks(items)
             # The store's own notes are about parts that it could not read.
             if checkpoint_job.items_by_pass:
                 notes += self.store.notes

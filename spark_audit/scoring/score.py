@@ -208,7 +208,7 @@ def score(
 
             # Remarks are stored with the scores that they concern. Notes are on parts
             # of the store that could not be read.
-            notes |= dict.fromkeys(store.remarks(store_keys.values()))
+            notes |= dict.fromkeys(store.remarks(pass_items))
             notes |= dict.fromkeys(store.notes)
     return Scores(
         tables,

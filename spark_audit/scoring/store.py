@@ -6,7 +6,9 @@ of a part contains the hash of its bytes: a damaged part is recognised and left 
 its items are scored again.
 
 An *item key* names an item in tables (an example id), a *store key* its scores here. A
-further setting on which scores depend goes into :meth:`Store.pass_items`; a further
+*key number* is the beginning of a store key; ``key_index.py`` finds parts by it.
+
+A further setting on which scores depend goes into :meth:`Store.pass_items`; a further
 column needs nothing here, as the columns of a part are those of ``scoring/table.py``.
 """
 
@@ -29,6 +31,7 @@ import pyarrow.parquet as pq
 from spark_audit import files
 from spark_audit.errors import OutputError, out_of_memory
 from spark_audit.provenance import sha256_json
+from spark_audit.scoring.key_index import KeyIndex, key_numbers
 from spark_audit.scoring.table import COLUMN_TYPES, Pass, TokenTable
 
 if TYPE_CHECKING:
@@ -48,18 +51,18 @@ Rows: TypeAlias = dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]
 """Store key -> positions and columns of an item, arrays of shape ``(n,)``."""
 
 
-class _PartIndex(NamedTuple):
-    """What is kept of a part in memory.
+class _PartContent(NamedTuple):
+    """What a store keeps of a part in memory.
 
     Attributes
     ----------
-    key_numbers
-        First 64 bits of each store key in it, shape ``(items,)``, uint64.
+    numbers
+        Key numbers of its items, shape ``(items,)``, for the index.
     remarks
         Remarks for readers on its scores.
     """
 
-    key_numbers: np.ndarray
+    numbers: np.ndarray
     remarks: list[str]
 
 
@@ -93,9 +96,10 @@ class Store:
         self._pending_remarks: list[str] = []
         self._flushed_at = time.monotonic()
 
-        # Only indices stay in memory, as a store may hold the scores of many
-        # checkpoints.
-        self._parts: dict[Path, _PartIndex] = {}
+        # Only keys and remarks stay in memory, as a store may hold the scores of many
+        # checkpoints. The index numbers the parts in the order of this dictionary.
+        self._remarks_of_part: dict[Path, list[str]] = {}
+        self._index = KeyIndex()
         self.refresh()
 
     @cached_property
@@ -162,6 +166,10 @@ class Store:
         Parts that other workers wrote since the last :meth:`refresh` are not seen.
         Items with the same content share a store key, and only one is returned.
         """
+        # Mostly all scores are stored, and then no store key is needed.
+        if self._index.holds(pass_items.key_numbers).all():
+            return {}
+
         store_keys = pass_items.store_keys()
         items = {store_keys[item.key]: item for item in pass_items.items}
         return {key: items[key] for key in self.lacking(items)}
@@ -175,10 +183,7 @@ class Store:
             Store keys.
         """
         not_pending = [key for key in keys if key not in self._pending]
-        numbers = _numbers(not_pending)  # (keys,)
-        is_lacking = np.ones(len(not_pending), dtype=bool)  # (keys,)
-        for part in self._parts.values():
-            is_lacking &= ~np.isin(numbers, part.key_numbers)
+        is_lacking = ~self._index.holds(key_numbers(not_pending))  # (keys,)
         return [not_pending[i] for i in np.flatnonzero(is_lacking)]
 
     def add(
@@ -246,8 +251,8 @@ class Store:
         path = self.folder / f"{hashlib.sha256(data).hexdigest()[:32]}.parquet"
         files.write_atomically(path, lambda file: file.write(data), mode=0o600)
 
-        self._parts[path] = _PartIndex(
-            key_numbers=_numbers(self._pending), remarks=self._pending_remarks
+        self._add_part(
+            path, _PartContent(key_numbers([*self._pending]), self._pending_remarks)
         )
         self._pending = {}
         self._pending_tokens = 0
@@ -258,20 +263,26 @@ class Store:
         if self.folder is None:
             return
 
-        unread = set(self.folder.glob("*.parquet")) - self._parts.keys()
+        unread = set(self.folder.glob("*.parquet")) - self._remarks_of_part.keys()
         for path in sorted(unread):
             try:
-                self._parts[path] = _read_part(path)
+                content = _read_part(path)
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 if out_of_memory(error):
                     raise
                 # The part counts as one without keys from now on, so its items are
                 # missing.
-                self._parts[path] = _PartIndex(key_numbers=_numbers([]), remarks=[])
+                content = _PartContent(key_numbers([]), [])
                 self.notes.append(
                     f"score part {path.name} is damaged or of another version; its "
                     "items are scored again"
                 )
+            self._add_part(path, content)
+
+    def _add_part(self, path: Path, content: _PartContent) -> None:
+        """Add a part of the folder to the index."""
+        self._remarks_of_part[path] = content.remarks
+        self._index.add_part(content.numbers)
 
     def gather(self, keys: Mapping[str, str], *, scoring_pass: Pass) -> TokenTable:
         """Return the table of the given items that are stored, by item key.
@@ -291,8 +302,11 @@ class Store:
             If a part has vanished.
         """
         self.flush()
-        self.refresh()
-        if paths := self._paths_holding(keys.values()):
+        numbers = key_numbers([*keys.values()])  # (items,)
+        # Another worker may have stored what is missing here.
+        if not self._index.holds(numbers).all():
+            self.refresh()
+        if paths := self._paths_with(numbers):
             return TokenTable.read(*paths, keys=keys)
 
         # Nothing is pending after a flush, unless the store is in memory.
@@ -303,23 +317,19 @@ class Store:
                 items.append((item_key, position, columns))
         return TokenTable.from_items(items, kind=scoring_pass.kind)
 
-    def _paths_holding(self, keys: Iterable[str]) -> list[Path]:
-        """Return the parts that hold any of the keys."""
-        numbers = _numbers(keys)
-        return [
-            path
-            for path, part in self._parts.items()
-            if np.isin(part.key_numbers, numbers).any()
-        ]
+    def _paths_with(self, numbers: np.ndarray) -> list[Path]:
+        """Return the parts that hold any of these key numbers, shape ``(keys,)``."""
+        paths = list(self._remarks_of_part)
+        return [paths[part] for part in self._index.parts_with(numbers)]
 
-    def remarks(self, keys: Iterable[str]) -> list[str]:
-        """Return the remarks on the parts that hold these store keys, each once.
+    def remarks(self, pass_items: PassItems) -> list[str]:
+        """Return the remarks on the parts that hold scores of a pass, each once.
 
         Reports print them as notes of the checkpoint.
         """
         texts = dict.fromkeys(self._pending_remarks)
-        for path in sorted(self._paths_holding(keys)):
-            texts |= dict.fromkeys(self._parts[path].remarks)
+        for path in sorted(self._paths_with(pass_items.key_numbers)):
+            texts |= dict.fromkeys(self._remarks_of_part[path])
         return list(texts)
 
 
@@ -404,10 +414,13 @@ class PassItems:
             store_keys[item.key] = digest.hexdigest()
         return store_keys
 
+    @cached_property
+    def key_numbers(self) -> np.ndarray:
+        """The key numbers of the items, shape ``(items,)``, uint64.
 
-def _numbers(keys: Iterable[str]) -> np.ndarray:
-    """Return the first 64 bits of each store key: shape ``(keys,)``, uint64."""
-    return np.fromiter((int(key[:16], 16) for key in keys), np.uint64)
+        They are kept, as they are small and each question to the store needs them.
+        """
+        return key_numbers([*self.store_keys().values()])
 
 
 def _write_salt(path: Path) -> None:
@@ -431,8 +444,8 @@ def _schema(column_types: Mapping[str, np.dtype]) -> pa.Schema:
 _SCHEMAS = [_schema(column_types) for column_types in COLUMN_TYPES.values()]
 
 
-def _read_part(path: Path) -> _PartIndex:
-    """Return the index of a part, after a check of all that it holds.
+def _read_part(path: Path) -> _PartContent:
+    """Return the keys and remarks of a part, after a check of all that it holds.
 
     Raises
     ------
@@ -460,7 +473,7 @@ def _read_part(path: Path) -> _PartIndex:
     for name, column in zip(table.column_names[1:], lists, strict=True):
         if not _is_readable(name, column, offsets):
             raise ValueError(path.name)
-    return _PartIndex(key_numbers=_numbers(keys.to_pylist()), remarks=remarks)
+    return _PartContent(key_numbers(keys.to_pylist()), remarks)
 
 
 def _is_readable(name: str, column: pa.ListArray, offsets: pa.Array) -> bool:

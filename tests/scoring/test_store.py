@@ -219,12 +219,13 @@ def test_remarks_come_back_with_the_rows(tmp_path):
     store = Store(tmp_path)
     store.remark("the head was adapted")
     store.remark("the head was adapted")
-    keys = fill(store, ITEMS[:2])
-    later = fill(store, ITEMS[2:])
-    assert store.remarks([keys["a"]]) == ["the head was adapted"]
+    fill(store, ITEMS[:2])
+    fill(store, ITEMS[2:])
+    first = store.pass_items(MODEL, ITEMS[:1], Pass())
+    assert store.remarks(first) == ["the head was adapted"]
     other = Store(tmp_path)
-    assert other.remarks([keys["a"]]) == ["the head was adapted"]
-    assert other.remarks([later["d"]]) == []
+    assert other.remarks(first) == ["the head was adapted"]
+    assert other.remarks(store.pass_items(MODEL, ITEMS[3:], Pass())) == []
 
 
 def test_rows_are_flushed_by_time_and_by_number(tmp_path, monkeypatch):

@@ -257,6 +257,9 @@ def _score_pass(
 ) -> None:
     """Score the missing rest of one worker's part of one pass over a checkpoint."""
     store = job.store
+    if not store.left(pass_items):
+        return
+    # Another worker may have scored the rest by now.
     store.refresh()
     if not store.left(pass_items):
         return
