@@ -49,6 +49,15 @@ _CONVERT_ADAPTER = (
 # Advice for adapters that are refused.
 NOT_TRAINED = "check that this is the folder that training saved last"
 _MERGE_WHERE_TRAINED = "merge it where it was trained, and give the merged folder"
+_UNORDERED_FIELDS = ("target_modules", "modules_to_save")
+"""Lists of adapter_config.json that PEFT writes in any order."""
+_UNHASHED_FIELDS = (
+    "base_model_name_or_path",
+    "revision",
+    "peft_version",
+    "inference_mode",
+)
+"""Fields of adapter_config.json that do not affect the result."""
 # LoRA's second part, which is zero before training.
 _LORA_B = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
 
@@ -56,6 +65,24 @@ _LORA_B = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
 def adapter_type(raw: Mapping[str, object]) -> str:
     """Return the adapter's type in PEFT's spelling, whichever tool wrote it."""
     return str(raw.get("peft_type")).upper().removeprefix("PEFTTYPE.")
+
+
+def stable_fields(raw: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields that affect what an adapter computes, with sorted lists.
+
+    An adapter that is saved again has the same ones.
+
+    Parameters
+    ----------
+    raw
+        The content of adapter_config.json, by any tool.
+    """
+    fields = {key: value for key, value in raw.items() if key not in _UNHASHED_FIELDS}
+    for key in _UNORDERED_FIELDS:
+        names = raw.get(key)
+        if isinstance(names, list):
+            fields[key] = sorted(names)
+    return fields
 
 
 def adapter_config(raw: Mapping[str, object]) -> PeftConfig:

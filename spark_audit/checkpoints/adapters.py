@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from spark_audit.checkpoints.adapter_config import (
     adapter_config,
     changes_base,
     prepared,
+    stable_fields,
 )
 from spark_audit.checkpoints.adapter_modules import resolve
 from spark_audit.checkpoints.checkpoint import entry_device, max_positions, offload_hook
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 PROBE_LENGTH = 12
 """Tokens on which a module is run to see that it, and each adapter, has an effect."""
+ATTACHED_PER_FORM = 2
+"""Adapters of one form that are attached on the meta device. What fits once may not fit
+a second time on the same module, and what fits twice fits again."""
 OTHER_BASE = "give the model that it was trained on by --base"
 GATHER_PARTS = (
     "if it is the part of one process, save it whole: "
@@ -90,6 +95,8 @@ class AdapterHost:
         self.probe_ids: torch.Tensor | None = None
         self.peft: Any = None
         self.released = False
+        # Form of an adapter -> names of those that were attached on the meta device.
+        self._names_of_form: dict[str, list[str]] = {}
 
         # Counted and listed before any adapter adds to them.
         self.parameters = model.num_parameters()
@@ -134,7 +141,9 @@ class AdapterHost:
     def attach(self, checkpoint: StoredCheckpoint) -> AttachedAdapter:
         """Attach an adapter, and check that it changes the result of the base.
 
-        If it changes the base's own weights, this host must not be shared.
+        If it changes the base's own weights, this host must not be shared. Numbers are
+        checked for each adapter. On the meta device, where a module has only shapes,
+        adapters of one form (:func:`form_of`) share the places of the first two.
 
         Raises
         ------
@@ -156,6 +165,11 @@ class AdapterHost:
             for key, note in checkpoint.own_tables.items()
         }
 
+        form = form_of(config, named.state)
+        attached_names = self._names_of_form.get(form, [])
+        if not own_tables and len(attached_names) == ATTACHED_PER_FORM:
+            return AttachedAdapter(attached_names[-1], config, notes)
+
         # Names have a fixed width, so that none is a part of another or of a module's
         # name.
         n_attached = 0 if self.peft is None else len(self.peft.peft_config)
@@ -167,9 +181,10 @@ class AdapterHost:
         with foreign(unfit, fix=OTHER_BASE), self._creating_parameters():
             tables.add_rows(self.model, named.state, own_tables)
         self._inject(name, config, unfit)
-        notes += tables.move_into_base(
-            self.peft, named.state, self._tensors(name), own_tables
-        )
+        needed = self._tensors(name)
+        # Whether other tensors belong to the base can depend on their numbers.
+        is_adapter_alone = named.state.keys() == needed.keys() and not own_tables
+        notes += tables.move_into_base(self.peft, named.state, needed, own_tables)
         with foreign(unfit, fix=OTHER_BASE):
             state = self._converted(name, named.state)
         self._refuse_differences(name, state, base_source)
@@ -178,6 +193,8 @@ class AdapterHost:
             self._fill(name, state)
             replaces_base = changes_base(config) or bool(own_tables)
             self._check_effect(name, self.probe_ids, replaces_base=replaces_base)
+        elif is_adapter_alone:
+            self._names_of_form[form] = [*attached_names, name]
         return AttachedAdapter(name, config, notes)
 
     @contextlib.contextmanager
@@ -342,6 +359,23 @@ class AdapterHost:
                 hook.weights_map = None
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+
+def form_of(config: Mapping[str, object], state: tensor_checks.State) -> str:
+    """Return what decides whether an adapter's tensors fit a base, apart from numbers.
+
+    It is the adapter's configuration, with the name, shape and dtype of each tensor.
+
+    Parameters
+    ----------
+    config, state
+        The content of adapter_config.json, and the tensors, by the base's names.
+    """
+    tensors = [
+        [name, [*tensor.shape], str(tensor.dtype)]
+        for name, tensor in sorted(state.items())
+    ]
+    return json.dumps([stable_fields(config), tensors], sort_keys=True)
 
 
 def is_part(

@@ -27,6 +27,7 @@ from spark_audit.checkpoints import (
     unused_tensors,
     weight_files,
 )
+from spark_audit.checkpoints.adapter_config import stable_fields
 from spark_audit.checkpoints.architecture import (
     configurations_beside_text,
     drop_parts_beside_text,
@@ -55,15 +56,6 @@ _COUNT_FIELD = re.compile(
 """Names that configurations give to numbers of repeated modules."""
 MOST_LAYERS = 1000
 """Largest number of repeated modules that a configuration may state."""
-_UNORDERED_FIELDS = ("target_modules", "modules_to_save")
-"""Lists of adapter_config.json that PEFT writes in any order."""
-_UNHASHED_FIELDS = (
-    "base_model_name_or_path",
-    "revision",
-    "peft_version",
-    "inference_mode",
-)
-"""Fields of adapter_config.json that do not affect the result."""
 
 
 @dataclass(frozen=True)
@@ -333,16 +325,7 @@ class StoredCheckpoint:
 
     def _adapter_sha256(self, adapter_config: Mapping[str, object]) -> str:
         """Return a hash of an adapter that does not change when it is saved again."""
-        kept = {
-            key: value
-            for key, value in adapter_config.items()
-            if key not in _UNHASHED_FIELDS
-        }
-        for key in _UNORDERED_FIELDS:
-            names = adapter_config.get(key)
-            if isinstance(names, list):
-                kept[key] = sorted(names)
-        return weight_files.content_sha256(self.files, kept)
+        return weight_files.content_sha256(self.files, stable_fields(adapter_config))
 
     def skeleton(self) -> PreTrainedModel:
         """Return its module on the meta device; refuse tensors that do not fit it.

@@ -1,5 +1,6 @@
 """Several checkpoints of one call: one base, switched adapters, freed models."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,78 @@ def test_a_broken_checkpoint_is_found_before_the_first_is_loaded(
     with pytest.raises(CheckpointError, match="is missing"):
         next(each(specs, base=str(tiny_base), device="cpu"))
     assert loads == []
+
+
+def test_alike_adapters_are_described_as_each_is_opened(
+    make_adapter, tiny_base, tmp_path
+):
+    folders = [make_adapter(tmp_path / f"a{i}", seed=i) for i in range(5)]
+    # The same adapter once more, with its modules in another order.
+    config = folders[4] / "adapter_config.json"
+    content = json.loads(config.read_text())
+    content["target_modules"] = sorted(content["target_modules"], reverse=True)
+    config.write_text(json.dumps(content))
+
+    loading = Loading(base=str(tiny_base), device="cpu")
+    specs = parse_specs([str(path) for path in folders])
+    opening = OpenCheckpoints(specs, loading)
+    assert len({known.model_id for known in opening.described}) == 6
+    _check_described(opening)
+    alone = [opened(folder, base=tiny_base) for folder in folders]
+    for known, own in zip(opening.described[1:], alone, strict=True):
+        assert known.model_id == own.model_id
+        assert known.notes == own.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda state, key: state.pop(key), "is missing"),
+        (lambda state, key: state.update({key: state[key][:, :-1] + 0}), "has shape"),
+        (lambda state, key: state[key].fill_(NAN), "holds NaN"),
+        (lambda state, key: state.update(more=state[key] + 0), "unexpected"),
+        (lambda state, key: state.update({key: state[key].int()}), "holds int32"),
+        (lambda state, key: [t.zero_() for t in state.values()], "every lora_B is"),
+    ],
+    ids=["missing", "shape", "NaN", "unexpected", "integers", "untrained"],
+)
+def test_a_broken_adapter_behind_alike_ones_is_found_before_the_first_is_loaded(
+    change, problem, make_adapter, tiny_base, tmp_path, loads
+):
+    folders = [make_adapter(tmp_path / f"a{i}", seed=i) for i in range(5)]
+    file = folders[4] / "adapter_model.safetensors"
+    edited(file, lambda state: change(state, sorted(state)[0]))
+    specs = parse_specs([str(path) for path in folders])
+    with pytest.raises(CheckpointError, match=problem) as caught:
+        next(each(specs, base=str(tiny_base), device="cpu"))
+    assert "a4" in str(caught.value)
+    assert loads == []
+
+
+def test_modules_that_the_tensors_lack_are_found_behind_alike_adapters(
+    make_adapter, tiny_base, tmp_path, loads
+):
+    folders = [make_adapter(tmp_path / f"a{i}", seed=i) for i in range(4)]
+    config = folders[3] / "adapter_config.json"
+    content = json.loads(config.read_text())
+    content["target_modules"] = ["k_proj"]
+    config.write_text(json.dumps(content))
+    specs = parse_specs([str(path) for path in folders])
+    with pytest.raises(CheckpointError, match="a3"):
+        next(each(specs, base=str(tiny_base), device="cpu"))
+    assert loads == []
+
+
+def test_alike_adapters_with_rows_of_their_own_are_described_as_each_is_opened(
+    make_adapter, tiny_base, tmp_path
+):
+    folders = [
+        make_adapter(tmp_path / f"a{i}", seed=i, trainable_token_indices=[5, 7])
+        for i in range(4)
+    ]
+    specs = parse_specs([str(path) for path in folders])
+    loading = Loading(base=str(tiny_base), device="cpu")
+    _check_described(OpenCheckpoints(specs, loading))
 
 
 def test_the_random_state_is_left_alone(adapters, tiny_base):
