@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
-from typing import Annotated, Any, get_type_hints
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 
 from spark_audit import options
 from spark_audit.audits import AUDITS_ON_REQUEST, Audit
 from spark_audit.checkpoints.specs import Loading
+from spark_audit.cli.again import copied_stdout, keep_shown, nothing_to_do
 from spark_audit.messages import is_watched, say
 from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import tell, tell_json
 from spark_audit.terminal.signature import with_options
+
+if TYPE_CHECKING:
+    from spark_audit.pipeline.run import Outcome
 
 
 def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
@@ -95,10 +99,17 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             loading=loading,
             command=typed.words,
         )
-        _audit(request, dry_run=dry_run, json=json, quiet=quiet, verbose=verbose)
+        shown = _audit(
+            request, dry_run=dry_run, json=json, quiet=quiet, verbose=verbose
+        )
+        messages = []
         if not_asked_for and not quiet:
             names = " ".join(not_asked_for)
-            say(f"left out unless asked for: {names} (--also {names})")
+            messages.append(f"left out unless asked for: {names} (--also {names})")
+        for message in messages:
+            say(message)
+        if shown is not None:
+            _keep_shown(shown, request, messages)
 
     choices = []
     if is_of_several:
@@ -188,10 +199,41 @@ def _option(
     )
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """A report that was printed, and what was printed of it to stdout."""
+
+    outcome: Outcome
+    created: str
+    text: str
+
+
+def _keep_shown(shown: _Shown, request: Request, messages: Sequence[str]) -> None:
+    """Keep what was printed, for the same command again.
+
+    Parameters
+    ----------
+    messages
+        Messages behind the report, on stderr.
+    """
+    from spark_audit.pipeline import up_to_date
+
+    # The folder's record may be that of an earlier request.
+    if up_to_date.unchanged(request) != shown.outcome.folder:
+        return
+    keep_shown(
+        request.command[1:],
+        shown.outcome.folder,
+        created=shown.created,
+        text=shown.text,
+        messages=messages,
+    )
+
+
 def _audit(
     request: Request, *, dry_run: bool, json: bool, quiet: bool, verbose: bool
-) -> None:
-    """Estimate or run a request, and print the result."""
+) -> _Shown | None:
+    """Estimate or run a request, and print the result; return a report's own text."""
     if dry_run:
         from spark_audit.pipeline.estimate import estimate, estimate_lines
 
@@ -200,7 +242,7 @@ def _audit(
             tell_json(estimated)
         else:
             tell("\n".join(estimate_lines(estimated)))
-        return
+        return None
 
     if not quiet and is_watched():
         # Imports and headers take a while before there is progress to show.
@@ -219,17 +261,16 @@ def _audit(
             f"part {shard_number + 1} of {n_shards} is scored; {outcome.missing} items "
             "of others are missing: the worker that ends last writes the report"
         )
-        return
+        return None
     # A report with the same inputs is kept as it is, and only shown.
     if not outcome.anew:
-        say(
-            f"nothing to do: checkpoints, manifest, options and program are those of "
-            f"the report of {outcome.report.created}"
-        )
-    if json:
-        tell_json(outcome.report.model_dump(mode="json"))
-    else:
-        from spark_audit.cli.show import say_where, show_report
+        say(nothing_to_do(outcome.report.created))
+    with copied_stdout() as copy:
+        if json:
+            tell_json(outcome.report.model_dump(mode="json"))
+        else:
+            from spark_audit.cli.show import say_where, show_report
 
-        show_report(outcome.report, verbose=verbose)
-        say_where(outcome.folder)
+            show_report(outcome.report, verbose=verbose)
+            say_where(outcome.folder)
+    return _Shown(outcome, outcome.report.created, copy.getvalue())

@@ -24,6 +24,7 @@ from spark_audit.audits import AUDITS, about, all_audits, audit_names
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.typed_paths import check_typed_paths
 from spark_audit.cli import ALL_AUDITS, AUDIT_PROGRAM
+from spark_audit.cli.again import show_again
 from spark_audit.cli.gate_command import gate
 from spark_audit.cli.persons_command import persons
 from spark_audit.cli.report_commands import compare, epsilon, report
@@ -95,6 +96,7 @@ def run(arguments: Sequence[str]) -> int:
         program=AUDIT_PROGRAM,
         app=command_app,
         anew=COMMANDS_THAT_START_AGAIN,
+        answered=show_again,
     )
 
 

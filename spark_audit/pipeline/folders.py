@@ -15,6 +15,7 @@ from spark_audit.errors import InputError
 from spark_audit.files import check_links, check_writable, lies_inside
 from spark_audit.manifest.file import check_fit, original, read_manifest
 from spark_audit.manifest.schema import Manifest
+from spark_audit.pipeline.inputs_record import REPORTS
 from spark_audit.pipeline.joined import lost_parts
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import REPORT_FOLDERS, folder_of, read_report
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 MANIFESTS = Path("manifests")
 """Where a manifest is looked for if the user gives none."""
-
-REPORTS = Path("reports")
-"""Where a report goes if the user gives no folder."""
 
 FOREIGN_FILES = ("run.json", "adapter_config.json", "config.json", "*.jsonl")
 """Files that mark a folder as one of checkpoints or of data."""

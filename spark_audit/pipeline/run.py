@@ -147,7 +147,7 @@ def run(
         if has_other_workers and up_to_date.unchanged(request) is not None:
             return Outcome(job.folder, read_report(job.folder), anew=False)
         report = conclude(job, job.with_notes(checkpoint_jobs))
-        up_to_date.keep_inputs(request, inputs, job.folder, report)
+        up_to_date.keep_inputs(request, inputs, job.folder, report, job.store)
     return Outcome(job.folder, report)
 
 

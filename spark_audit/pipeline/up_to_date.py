@@ -1,8 +1,8 @@
 """Find a finished report that the same request would only write again.
 
-Beside its scores a report keeps the states (size, times, inode) of all files that it
-comes from. If the request, the program and these states are the same, a run returns the
-report at once.
+Beside its scores a report keeps a record of all that it comes from
+(``inputs_record.py``). If the request, the program and all files are the same, a run
+returns the report at once.
 
 ``run.py`` calls :func:`unchanged` first, :func:`inputs_of` before scoring and
 :func:`keep_inputs` at the end. A further file that a run reads is added to
@@ -11,11 +11,8 @@ report at once.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -23,26 +20,30 @@ from typing import TYPE_CHECKING
 
 from spark_audit.checkpoints.specs import is_server, parse_specs
 from spark_audit.checkpoints.untrusted import HUB
-from spark_audit.files import read_regular, write_text
-from spark_audit.pipeline.folders import MANIFESTS, REPORTS
+from spark_audit.pipeline.folders import MANIFESTS
+from spark_audit.pipeline.inputs_record import (
+    REPORTS,
+    States,
+    folders_with_record,
+    is_current,
+    program_sha256,
+    read_record,
+    states_of,
+    write_record,
+)
 from spark_audit.pipeline.request import Request
-from spark_audit.provenance import sha256_json, versions
+from spark_audit.provenance import sha256_json
 from spark_audit.results import Report
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.open import OpenCheckpoints
-
-INPUTS_FILE = Path("scores") / "inputs.json"
-"""The record in a report folder: the states of files that its report comes from."""
+    from spark_audit.scoring.store import Store
 
 MAX_FILES = 20_000
 """Files of a run whose states are kept, at most.
 
 A folder with more holds mostly files of something else.
 """
-
-States = dict[str, list[int]]
-"""Path -> size, times and inode; an empty list where no file is."""
 
 
 def unchanged(request: Request) -> Path | None:
@@ -53,21 +54,18 @@ def unchanged(request: Request) -> Path | None:
     if not _reads_only_files(request):
         return None
 
-    if request.output is None:
-        records = [*REPORTS.glob(f"*/{INPUTS_FILE}")]
+    if request.output is not None:
+        folders = [request.output]
     else:
-        records = [request.output / INPUTS_FILE]
+        folders = folders_with_record(REPORTS)
 
-    for path in records:
-        try:
-            record = json.loads(read_regular(path))
-            kept_states = {**record["inputs"], **record["outputs"]}
-            is_same_request = record["request"] == _hash(request)
-            if is_same_request and _states(kept_states) == kept_states:
-                return path.parent.parent  # FOLDER/scores/inputs.json
-        # A damaged record counts as none.
-        except (OSError, ValueError, KeyError, TypeError):
+    request_sha256 = _hash(request)
+    for folder in folders:
+        record = read_record(folder)
+        if record is None or record.get("request") != request_sha256:
             continue
+        if is_current(record):
+            return folder
     return None
 
 
@@ -93,11 +91,15 @@ def inputs_of(request: Request, opening: OpenCheckpoints) -> States | None:
 
     # One file above the limit is enough to see that there are too many.
     files = list(islice(_files(paths), MAX_FILES + 1))
-    return _states(files) if len(files) <= MAX_FILES else None
+    return states_of(files) if len(files) <= MAX_FILES else None
 
 
 def keep_inputs(
-    request: Request, inputs: States | None, folder: Path, report: Report
+    request: Request,
+    inputs: States | None,
+    folder: Path,
+    report: Report,
+    store: Store,
 ) -> None:
     """Write the record of a finished report: the states of inputs and of its files.
 
@@ -107,6 +109,8 @@ def keep_inputs(
         As :func:`inputs_of` returns them; ``None``: no record is written.
     folder
         The folder of the report.
+    store
+        The store of its scores. Parts that others add later are no change.
     """
     if inputs is None:
         return
@@ -117,9 +121,10 @@ def keep_inputs(
     record = {
         "request": _hash(request),
         "inputs": inputs,
-        "outputs": _states(outputs),
+        "outputs": states_of(outputs),
+        "scores": states_of(store.files()),
     }
-    write_text(folder / INPUTS_FILE, json.dumps(record), mode=0o600)
+    write_record(folder, record)
 
 
 def _reads_only_files(request: Request) -> bool:
@@ -143,40 +148,10 @@ def _reads_only_files(request: Request) -> bool:
 
 
 def _hash(request: Request) -> str:
-    """Return a hash of the request, the working directory, and all that computes.
-
-    The latter are this program's source and the versions of its libraries.
-    """
-    digest = hashlib.sha256()
-    source = Path(__file__).parents[1]
-    for path in sorted((*source.rglob("*.py"), *source.rglob("*.toml"))):
-        digest.update(path.read_bytes())
-
+    """Return a hash of the request, the working directory, and all that computes."""
     # Without its command and shard, the request is the same for all its workers.
     fields = repr(replace(request, command=(), shard=(0, 1)))
-    return sha256_json([fields, os.getcwd(), versions(), digest.hexdigest()])
-
-
-def _states(paths: Iterable[str | Path]) -> States:
-    """Return the states of files and folders, by absolute path.
-
-    A state is size (bytes), time of the last change of the content and of the inode
-    (both in nanoseconds), and the inode's number.
-    """
-    states: States = {}
-    for path in paths:
-        absolute = os.path.abspath(path)
-        # A missing file has an empty state: if it is added later, that is a change.
-        states[absolute] = []
-        with suppress(OSError):
-            stat = os.stat(absolute)
-            states[absolute] = [
-                stat.st_size,
-                stat.st_mtime_ns,
-                stat.st_ctime_ns,
-                stat.st_ino,
-            ]
-    return states
+    return sha256_json([fields, os.getcwd(), program_sha256()])
 
 
 def _files(paths: Iterable[str | Path]) -> Iterator[str | Path]:

@@ -10,6 +10,7 @@ pass that reads it. ``manifest/sequences.py`` makes the items of a manifest.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -137,6 +138,11 @@ class Candidates:
 
         Each part is preceded by its length, so that no two sets have the same bytes.
         """
+        return self._content
+
+    @cached_property
+    def _content(self) -> bytes:
+        # It is kept: sets have many rows, and all checkpoints share them.
         parts = []
         for ids in (self.prefix, *self.rows):
             parts.append(len(ids).to_bytes(8, "big"))

@@ -317,6 +317,15 @@ class Store:
                 items.append((item_key, position, columns))
         return TokenTable.from_items(items, kind=scoring_pass.kind)
 
+    def files(self) -> list[Path]:
+        """Return the parts that the store has read or written, and its salt.
+
+        There are none of a store in memory.
+        """
+        if self.folder is None:
+            return []
+        return [self.folder / "salt", *self._remarks_of_part]
+
     def _paths_with(self, numbers: np.ndarray) -> list[Path]:
         """Return the parts that hold any of these key numbers, shape ``(keys,)``."""
         paths = list(self._remarks_of_part)

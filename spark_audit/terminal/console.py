@@ -70,6 +70,7 @@ def run_command(
     program: str,
     app: Callable[[Sequence[str]], App],
     anew: Collection[str] = (),
+    answered: Callable[[Sequence[str]], bool] | None = None,
 ) -> int:
     """Run one command line and return its exit code (never raises).
 
@@ -83,6 +84,8 @@ def run_command(
         Makes the application for the typed words (``terminal/flags.py``).
     anew
         Commands that keep nothing of interrupted work.
+    answered
+        Answers words without the application, and returns whether it did.
     """
     _open_closed_streams()
     command = arguments[0] if arguments else ""
@@ -92,7 +95,8 @@ def run_command(
     with one_interrupt(), for_command_line():
         try:
             try:
-                app(arguments).meta(list(arguments))
+                if answered is None or not answered(arguments):
+                    app(arguments).meta(list(arguments))
             except SystemExit as request_to_exit:
                 # A command such as `gate` exits with 1 after its last line. This code
                 # stands, even if the flush below fails.

@@ -23,7 +23,7 @@ from spark_audit.scoring.store import Store
 def test_the_same_command_opens_nothing_until_something_changed(
     request_of, workshop, tiny_base, tmp_path, monkeypatch
 ):
-    from spark_audit.pipeline import up_to_date
+    from spark_audit.pipeline import inputs_record, up_to_date
 
     lora = tmp_path / "lora"
     base = tmp_path / "base"
@@ -73,7 +73,7 @@ def test_the_same_command_opens_nothing_until_something_changed(
         source = workshop / "lora" if gone.parent == lora else tiny_base
         shutil.copy(source / gone.name, gone)
     assert run(request).anew
-    monkeypatch.setattr(up_to_date, "versions", lambda: {"torch": "another"})
+    monkeypatch.setattr(inputs_record, "versions", lambda: {"torch": "another"})
     assert run(request).anew
 
 
