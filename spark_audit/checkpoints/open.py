@@ -43,7 +43,7 @@ from spark_audit.checkpoints.open_base import (
     check_no_adapter_on_memory,
     with_open_base,
 )
-from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
+from spark_audit.checkpoints.specs import Loading, Spec, default_name, names_server
 from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tokenizer import TokenizerRead, read_tokenizer
 from spark_audit.checkpoints.tokenizer_choice import choose_tokenizer
@@ -272,7 +272,7 @@ class OpenCheckpoints:
 
         # The local copy of a served checkpoint is opened in its place.
         self._server: Server | None = None
-        if _names_server(specs, loading):
+        if names_server(specs, loading):
             from spark_audit.checkpoints.server import served
 
             self._server, specs = served(specs, loading, relearn=bool(relearning))
@@ -589,16 +589,6 @@ def _in_order_of_opening(
     open_bases = [checkpoint for checkpoint in opened if checkpoint.name == BASE]
     open_others = [checkpoint for checkpoint in opened if checkpoint.name != BASE]
     return [*open_bases, *group_by_module(checkpoints), *open_others]
-
-
-def _names_server(specs: Sequence[Spec], loading: Loading) -> bool:
-    """Return whether a call names a server, or has options that only a server has."""
-    if loading.model or loading.agree:
-        return True
-    paths: list[str] = []
-    for spec in specs:
-        paths += spec.paths
-    return any(is_server(path) for path in paths)
 
 
 def _files_and_folders(checkpoints: Sequence[StoredCheckpoint]) -> set[Path]:

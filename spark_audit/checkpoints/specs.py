@@ -195,6 +195,16 @@ class Spec:
         return tuple(path + suffix for path in self.paths)
 
 
+def names_server(specs: Sequence[Spec], loading: Loading) -> bool:
+    """Return whether a call names a server, or has options that only a server has."""
+    if loading.model or loading.agree:
+        return True
+    paths: list[str] = []
+    for spec in specs:
+        paths += spec.paths
+    return any(is_server(path) for path in paths)
+
+
 def exists(text: str) -> bool:
     """Return whether a text names a local file or folder."""
     return bool(text) and os.path.exists(os.path.expanduser(text))

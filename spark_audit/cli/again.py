@@ -23,6 +23,7 @@ from spark_audit.messages import say
 from spark_audit.pipeline.inputs_record import (
     INPUTS_FILE,
     REPORTS,
+    Record,
     folders_with_record,
     is_current,
     program_sha256,
@@ -73,8 +74,10 @@ def show_again(words: Sequence[str]) -> bool:
     _typed_at_start[tuple(words)] = typed_sha256
     for folder in _typed_folders(words):
         record = read_record(folder)
-        shown = None if record is None else record.get("shown")
-        if record is None or not _is_whole(shown):
+        if record is None:
+            continue
+        shown = _output_in(record)
+        if shown is None:
             continue
 
         # What takes least is compared first.
@@ -137,7 +140,7 @@ def copied_stdout() -> Iterator[StringIO]:
     """Yield a copy of everything that is printed to stdout in the meantime."""
     stream = sys.stdout
     copy = _Copied(stream)
-    sys.stdout = copy  # type: ignore[assignment]
+    sys.stdout = copy
     try:
         yield copy.text
     finally:
@@ -207,12 +210,11 @@ def _typed_sha256(words: Sequence[str]) -> str:
     return sha256_json([typed, terminal])
 
 
-def _is_whole(shown: object) -> bool:
-    """Return whether a record's output can be printed; it may be damaged."""
-    if not isinstance(shown, dict):
-        return False
-    messages = shown.get("messages")
-    if not isinstance(messages, list):
-        return False
+def _output_in(record: Record) -> Record | None:
+    """Return the output that a record holds; ``None`` without one, or if damaged."""
+    shown = record.get("shown")
+    if not isinstance(shown, dict) or not isinstance(shown.get("messages"), list):
+        return None
     texts = [shown.get(key) for key in ("typed", "program", "created", "text")]
-    return all(isinstance(value, str) for value in [*texts, *messages])
+    texts += shown["messages"]
+    return shown if all(isinstance(text, str) for text in texts) else None

@@ -26,13 +26,13 @@ from spark_audit.options import BatchSize
 from spark_audit.pipeline import up_to_date
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.estimate import stored_passes
+from spark_audit.pipeline.given_base import missing_base_note
 from spark_audit.pipeline.job import (
     CheckpointJob,
     Job,
     Progress,
     Unscored,
     checked_job,
-    missing_base_note,
 )
 from spark_audit.pipeline.opened import python_random_kept, split_base, split_open
 from spark_audit.pipeline.request import (
