@@ -55,7 +55,8 @@ class Remote(Store):
         super().__init__(None)
         # Only with the driver's salt do items have the keys that they have there.
         self._salt = store._salt
-        self._parts = store._parts
+        self._index = store._index
+        self._remarks_of_part = store._remarks_of_part
         self.parts: list[tuple[Rows, list[str]]] = []
 
     def flush(self) -> None:
@@ -120,6 +121,7 @@ def without_models(job: Job) -> Job:
         opening=nothing,
         show=nothing,
         _items_by_tokenizer={},
+        _items_by_checkpoint={},
     )
 
 
