@@ -80,7 +80,8 @@ def estimate(request: Request) -> dict[str, Any]:
     # in memory takes its place.
     has_store = store_folder is not None and (store_folder / "salt").exists()
     if not has_store:
-        job = replace(job, store=Store(None))
+        # Store keys depend on the store.
+        job = replace(job, store=Store(None), _items_by_checkpoint={})
 
     unscored = job.unscored()
     timing = _time_passes(job, unscored)
