@@ -151,6 +151,22 @@ def tokenizer_sha256(tokenizer: PreTrainedTokenizerFast) -> str:
     return sha256_json(content)
 
 
+def sha256_without_tokens(tokenizer: PreTrainedTokenizerFast, ids: set[int]) -> str:
+    """Return the hash of a tokenizer as :func:`tokenizer_sha256`, without added tokens.
+
+    Parameters
+    ----------
+    ids
+        Ids of the tokens to leave out; those of its own vocabulary stay.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content.pop("truncation", None)
+    content.pop("padding", None)
+    listed = content.get("added_tokens") or []
+    content["added_tokens"] = [token for token in listed if token["id"] not in ids]
+    return sha256_json(content)
+
+
 def usable_rows(tokenizer: PreTrainedTokenizerFast, rows: int) -> np.ndarray:
     """Return which rows of the output head are tokens: shape ``(rows,)``, bool.
 

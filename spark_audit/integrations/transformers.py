@@ -44,6 +44,7 @@ from spark_audit.integrations.processes import result_of_first, results_of_all
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
 from spark_audit.integrations.trainer_log import log_by_trainer, log_sentence
 from spark_audit.manifest.file import check_fit, original, read_manifest, restricted_to
+from spark_audit.manifest.grown_vocabulary import over_reference_tokens
 from spark_audit.manifest.reference_distance import (
     MAX_BASE_DIFFERENCE,
     distance_from_manifest,
@@ -259,6 +260,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         is_fresh = not step
         with _unwrapped(model) as inner:
             loaded = in_memory(inner, self._used_tokenizer, name=BASE, is_hashed=False)
+            loaded = over_reference_tokens(self._full_manifest, loaded)
             check_fit(self._full_manifest, loaded, base_sha256=None)
             # Pass -> the items that each look scores; they do not change in training.
             self._items = items_for(self.manifest, loaded, self.plan)
@@ -380,6 +382,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 loaded = in_memory(
                     inner, self._used_tokenizer, name=name, is_hashed=False
                 )
+                loaded = over_reference_tokens(self._full_manifest, loaded)
                 tables = {} if self._base is None else {BASE: self._base}
                 if name != BASE:
                     tables[name] = self._score(loaded)
@@ -487,6 +490,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 activate=activate,
                 is_hashed=False,
             )
+            base = over_reference_tokens(self._full_manifest, base)
             tables = self._score(base)
             table = tables.get(Pass())
             if table is None or not len(table):  # no text is scored whole

@@ -28,7 +28,8 @@ from spark_audit.manifest import example_schema, schema
 from spark_audit.manifest.asked_prompts import asked_items
 from spark_audit.manifest.candidate_items import candidate_items
 from spark_audit.manifest.encodings import Encodings, few_labels, fitted_prefix
-from spark_audit.manifest.file import read_manifest
+from spark_audit.manifest.file import check_fit, read_manifest
+from spark_audit.manifest.grown_vocabulary import over_reference_tokens
 from spark_audit.options import BatchSize
 from spark_audit.scoring import score as scoring
 from spark_audit.scoring.items import AnyItem, Item, Prompt
@@ -200,6 +201,8 @@ def _scores_of(
             name=name,
             tokenizer_sha256=manifest.reference.tokenizer_sha256,
         )
+        loaded = over_reference_tokens(manifest, loaded)
+        check_fit(manifest, loaded, base_sha256=None)
         plan = {Pass(): [*manifest.by_id]}
         items = items_for(manifest, loaded, plan)[Pass()]
     else:

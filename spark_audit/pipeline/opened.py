@@ -25,6 +25,7 @@ from spark_audit.checkpoints.given import (
     is_open,
 )
 from spark_audit.errors import InputError
+from spark_audit.manifest.grown_vocabulary import over_reference_tokens
 from spark_audit.manifest.reference_distance import check_is_reference, is_reference
 from spark_audit.names import BASE, seeds_of
 
@@ -254,6 +255,8 @@ def opened_checkpoints(request: Request, manifest: Manifest | None) -> list[Chec
             tokenizer=request.loading.tokenizer,
             tokenizer_sha256=tokenizer_sha256,
         )
+        if manifest is not None:
+            checkpoint = over_reference_tokens(manifest, checkpoint)
         is_given_base = checkpoint.name == BASE and checkpoint.format == IN_MEMORY
         if is_given_base and manifest is not None:
             check_is_reference(manifest, checkpoint)

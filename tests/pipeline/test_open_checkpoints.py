@@ -371,3 +371,29 @@ def test_scores_that_are_handed_over_say_how_much_batches_change_them(
     scores = sa.score(model, manifest)
     handed = remarks(audit("handed", {"m": model}, scores={"m": scores}))
     assert len(handed) == len(remarks(audit("scored", {"m": model}))) == 1
+
+
+def test_tokens_that_were_added_in_memory_are_left_out_of_scores(
+    audit, tiny_base, manifest
+) -> None:
+    def grown(*tokens: str) -> sa.Checkpoint:
+        tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+        tokenizer.add_tokens([*tokens])
+        model = AutoModelForCausalLM.from_pretrained(tiny_base)
+        model.resize_token_embeddings(len(tokenizer))
+        return sa.open_checkpoint(model, tokenizer=tokenizer, name="m")
+
+    base_scores = sa.score(tiny_base, manifest)
+    grown_scores = sa.score(grown("<new>", "<other>"), manifest)
+    for scoring_pass, table in base_scores.items():
+        grown_nll = grown_scores[scoring_pass].columns["nll"]
+        np.testing.assert_allclose(grown_nll, table.columns["nll"], atol=1e-5)
+    assert any("2 added tokens hold" in note for note in grown_scores.notes)
+
+    report = audit("grown", {"m": grown("<new>")}, base=str(tiny_base))
+    (facts,) = [facts for facts in report.checkpoints if facts.name == "m"]
+    assert any("1 tokens more than the base's" in note for note in facts.notes)
+
+    # A token of the base with another rule is another tokenizer.
+    with pytest.raises(InputError, match="was made for another model: tokenizer"):
+        sa.score(grown("<pad>", "<new>"), manifest)
