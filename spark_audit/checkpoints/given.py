@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
 from spark_audit.arguments import wrong_value
 
@@ -54,7 +54,7 @@ def is_model(given: object) -> bool:
     return torch is not None and isinstance(given, torch.nn.Module)
 
 
-def is_open(given: object) -> bool:
+def is_open(given: object) -> TypeGuard[Checkpoint]:
     """Return whether something is an open checkpoint, or has all parts of one."""
     return hasattr(given, "usable")
 
