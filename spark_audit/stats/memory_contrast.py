@@ -106,8 +106,8 @@ class Sides:
             inside = np.flatnonzero(self.strata[:, 0] == coarse)  # indices (m,)
 
             # Take the first valid division, from the finest to the coarsest.
-            for depth in range(self.strata.shape[1], 0, -1):
-                codes = self._codes_at_depth(inside, depth)  # (m,)
+            for division in reversed(self._divisions):
+                _, codes = np.unique(division[inside], return_inverse=True)  # (m,)
                 compared_codes = self._compared_codes(inside, codes)
                 if not len(compared_codes):
                     continue
@@ -124,14 +124,20 @@ class Sides:
         used_cells = np.unique(cells[is_used])
         return np.where(is_used, np.searchsorted(used_cells, cells), -1)
 
-    def _codes_at_depth(self, indices: np.ndarray, depth: int) -> np.ndarray:
-        """Return codes from 0 of some occurrences' strata, by their first columns only.
+    @cached_property
+    def _divisions(self) -> list[np.ndarray]:
+        """Return codes of the strata by their first 1, 2, ... columns, ``(s,)`` each.
 
-        ``indices``: shape ``(m,)``. The result has the same shape.
+        Codes are in the order of the columns: first by the coarsest.
         """
-        columns = self.strata[indices, :depth]
-        _, codes = np.unique(columns, axis=0, return_inverse=True)
-        return codes.ravel()
+        divisions: list[np.ndarray] = []
+        codes = np.zeros(len(self.strata), np.int64)
+        for column in self.strata.T:
+            _, codes_of_column = np.unique(column, return_inverse=True)
+            n_codes = int(codes_of_column.max(initial=0)) + 1
+            _, codes = np.unique(codes * n_codes + codes_of_column, return_inverse=True)
+            divisions.append(codes)
+        return divisions
 
     def _compared_codes(self, indices: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Return the codes of strata with trained occurrences, if each is comparable.
@@ -149,14 +155,24 @@ class Sides:
         codes_of_trained = np.unique(codes[is_trained])
 
         # Count each cluster once in each stratum where it has a held-out occurrence.
-        pairs = np.stack([codes, self.clusters[indices]], axis=1)  # (m, 2)
-        held_out_pairs = np.unique(pairs[~is_trained], axis=0)
-        n_held_out_clusters = np.bincount(held_out_pairs[:, 0], minlength=len(codes))
+        clusters = self.clusters[indices]
+        n_clusters = int(clusters.max()) + 1
+        pairs = codes * n_clusters + clusters  # (m,), stratum and cluster as one number
+        strata_of_pairs = np.unique(pairs[~is_trained]) // n_clusters
+        n_held_out_clusters = np.bincount(strata_of_pairs, minlength=len(codes))
 
         is_enough = n_held_out_clusters[codes_of_trained] >= MIN_CLUSTERS_OF_SIDE
         if is_enough.all():
             return codes_of_trained
         return codes_of_trained[:0]
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """Return what all contrasts of these sides share, whatever changed.
+
+        At least one occurrence must have a stratum.
+        """
+        return Comparison.of(self)
 
 
 @dataclass(frozen=True)
@@ -203,7 +219,7 @@ class Memory:
 
 
 class SideSums(NamedTuple):
-    """Sums of both sides by stratum; strata are the last axis.
+    """Sums of both sides by cluster and stratum, or over clusters; strata come last.
 
     ``*_change``: NLL minus that on the reference, nats. ``*_tokens``: tokens. Stacked
     in this order, all four are a table ``(..., 4 * strata)``.
@@ -213,6 +229,97 @@ class SideSums(NamedTuple):
     trained_tokens: np.ndarray
     held_out_change: np.ndarray
     held_out_tokens: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What all contrasts of the same sides share, whatever changed.
+
+    Only occurrences that have a stratum are *used*. Clusters are those with a used
+    occurrence.
+
+    Attributes
+    ----------
+    used
+        Indices of the used occurrences, shape ``(used,)``.
+    cluster_and_stratum
+        Shape ``(used,)``: cell of a table ``(clusters, strata)``, by rows.
+    is_trained
+        Shape ``(used,)``, bool.
+    trained_tokens, held_out_tokens
+        Shape ``(clusters, strata)``: tokens of each side.
+    jackknife_scale
+        Shape ``(clusters,)``: weight of each cluster in the jackknife variance.
+    freedom
+        Degrees of freedom of the t intervals.
+    note
+        On trained identifiers without a comparison; empty: there are none.
+    """
+
+    used: np.ndarray
+    cluster_and_stratum: np.ndarray
+    is_trained: np.ndarray
+    trained_tokens: np.ndarray
+    held_out_tokens: np.ndarray
+    jackknife_scale: np.ndarray
+    freedom: float
+    note: str
+
+    @classmethod
+    def of(cls, sides: Sides) -> Comparison:
+        """Return the comparison of sides of which some occurrence has a stratum."""
+        is_used = sides.cells >= 0  # (s,)
+        used = np.flatnonzero(is_used)
+        strata = sides.cells[used]
+        n_strata = int(strata.max()) + 1
+
+        # Number the clusters that are used without gaps.
+        used_clusters, clusters = np.unique(sides.clusters[used], return_inverse=True)
+        cluster_and_stratum = clusters * n_strata + strata
+
+        # Tokens of each side by cluster and stratum.
+        is_trained = sides.trained[used]
+        tokens = np.asarray(sides.tokens, np.float64)[used]
+        tokens_of_sides = np.stack([tokens * is_trained, tokens * ~is_trained], axis=1)
+        sums = cluster_sums(
+            tokens_of_sides, cluster_and_stratum, len(used_clusters) * n_strata
+        )  # (clusters * strata, 2)
+        tokens_by_side = sums.T.reshape(2, len(used_clusters), n_strata)
+        trained_tokens, held_out_tokens = tokens_by_side
+
+        return cls(
+            used=used,
+            cluster_and_stratum=cluster_and_stratum,
+            is_trained=is_trained,
+            trained_tokens=trained_tokens,
+            held_out_tokens=held_out_tokens,
+            jackknife_scale=_jackknife_scale(trained_tokens, held_out_tokens),
+            freedom=_degrees_of_freedom(trained_tokens, held_out_tokens),
+            note=_note_of_left_out(sides, is_used),
+        )
+
+    def sums_of(self, change: ArrayLike) -> np.ndarray:
+        """Return the sums of :class:`SideSums` by cluster, ``(clusters, 4 * strata)``.
+
+        ``change``: shape ``(s,)``, nats, of all occurrences.
+        """
+        change_of_used = np.asarray(change, np.float64)[self.used]  # (used,)
+        change_of_sides = np.stack(
+            [change_of_used * self.is_trained, change_of_used * ~self.is_trained],
+            axis=1,
+        )
+        sums = cluster_sums(
+            change_of_sides, self.cluster_and_stratum, self.trained_tokens.size
+        )  # (clusters * strata, 2)
+        trained_change, held_out_change = sums.T.reshape(2, *self.trained_tokens.shape)
+
+        sums_of_sides = SideSums(
+            trained_change=trained_change,
+            trained_tokens=self.trained_tokens,
+            held_out_change=held_out_change,
+            held_out_tokens=self.held_out_tokens,
+        )
+        return np.hstack(sums_of_sides)
 
 
 def memory(
@@ -265,62 +372,39 @@ def memory(
     if sides.trained.all():
         return Memory.missing(no_held_out)
 
-    is_used = sides.cells >= 0  # (s,)
-    if not is_used.any():
+    if not (sides.cells >= 0).any():
         return Memory.missing(
             "no trained identifier has held-out ones of its type, form and place in "
             f"{MIN_CLUSTERS_OF_SIDE} clusters"
         )
 
     # Sums of both sides by cluster and stratum.
-    table = _sums_of_sides(change, sides, is_used)  # (clusters, 4 * strata)
-    by_cluster = _split_sides(table)  # four times (clusters, strata)
-    n_tokens = round(float(by_cluster.trained_tokens.sum()))
-    jackknife_scale = _jackknife_scale(by_cluster)  # (clusters,)
-    freedom = _degrees_of_freedom(by_cluster)
-
-    note = _note_of_left_out(sides, is_used)
+    comparison = sides.comparison
+    sums = comparison.sums_of(change)  # (clusters, 4 * strata)
+    n_tokens = round(float(comparison.trained_tokens.sum()))
+    freedom = comparison.freedom
 
     def estimate(statistic: Statistic) -> Estimate:
         """Return a figure of the sums with its interval, smallest effect and note."""
         figure = estimate_of(
-            table, statistic, n=n_tokens, df=freedom, scale=jackknife_scale
+            sums, statistic, n=n_tokens, df=freedom, scale=comparison.jackknife_scale
         )
         if figure.se is not None:
             # mde takes the number of clusters, which is its degrees of freedom plus 1.
             figure = replace(figure, mde=mde(figure.se, clusters=int(freedom) + 1))
-        if note:
-            figure = figure.noting(note)
+        if comparison.note:
+            figure = figure.noting(comparison.note)
         return figure
 
     # Each mean counts the clusters of its side, the difference those of both sides.
-    n_trained_clusters = int(by_cluster.trained_tokens.any(axis=1).sum())
-    n_held_out_clusters = int(by_cluster.held_out_tokens.any(axis=1).sum())
+    n_trained_clusters = int(comparison.trained_tokens.any(axis=1).sum())
+    n_held_out_clusters = int(comparison.held_out_tokens.any(axis=1).sum())
     return Memory(
         trained=replace(estimate(_trained_mean), clusters=n_trained_clusters),
         held_out=replace(estimate(_held_out_mean), clusters=n_held_out_clusters),
         difference=estimate(_difference_of_means),
         freedom=freedom,
     )
-
-
-def _sums_of_sides(change: ArrayLike, sides: Sides, is_used: np.ndarray) -> np.ndarray:
-    """Return the sums of :class:`SideSums`, one row per cluster with data.
-
-    ``change``, ``is_used``: shape ``(s,)``. The result: ``(clusters, 4 * strata)``.
-    """
-    change = np.asarray(change, np.float64)  # (s,), nats
-    tokens = np.asarray(sides.tokens, np.float64)  # (s,)
-    is_trained = sides.trained  # (s,), bool
-
-    columns = SideSums(
-        trained_change=change * is_trained,
-        trained_tokens=tokens * is_trained,
-        held_out_change=change * ~is_trained,
-        held_out_tokens=tokens * ~is_trained,
-    )
-    sums = sums_by_stratum(columns, sides, is_used)  # (clusters, 4 * strata)
-    return sums[sums.any(axis=1)]
 
 
 def _split_sides(sums: np.ndarray) -> SideSums:
@@ -354,15 +438,15 @@ def _difference_of_means(totals: np.ndarray) -> np.ndarray:
     return np.asarray(_trained_mean(totals) - _held_out_mean(totals))
 
 
-def _jackknife_scale(by_cluster: SideSums) -> np.ndarray:
+def _jackknife_scale(
+    trained_tokens: np.ndarray, held_out_tokens: np.ndarray
+) -> np.ndarray:
     """Return the weight of each cluster in the jackknife variance, ``(clusters,)``.
 
     It is ``(m - 1) / m`` of the stratified jackknife, with m clusters in a stratum and
-    side.
+    side. ``trained_tokens``, ``held_out_tokens``: shape ``(clusters, strata)``.
     """
-    tokens = np.concatenate(
-        [by_cluster.trained_tokens, by_cluster.held_out_tokens], axis=1
-    )  # (clusters, 2 * strata)
+    tokens = np.hstack([trained_tokens, held_out_tokens])  # (clusters, 2 * strata)
 
     # A single cluster gets the weight 1, or its spread would be lost.
     n_clusters = (tokens > 0).sum(axis=0)  # (2 * strata,)
@@ -373,21 +457,21 @@ def _jackknife_scale(by_cluster: SideSums) -> np.ndarray:
     return scale
 
 
-def _degrees_of_freedom(by_cluster: SideSums) -> float:
+def _degrees_of_freedom(
+    trained_tokens: np.ndarray, held_out_tokens: np.ndarray
+) -> float:
     """Return Satterthwaite's degrees of freedom from each cluster's share of a side.
 
     The squared share of a cluster stands in for its variance in the formula; at least
-    1.
+    1. ``trained_tokens``, ``held_out_tokens``: shape ``(clusters, strata)``.
     """
-    trained = by_cluster.trained_tokens  # (clusters, strata)
-    held_out = by_cluster.held_out_tokens  # (clusters, strata)
-    total = trained.sum()
-
-    share_of_trained = trained.sum(axis=1) / total  # (clusters,)
+    total = trained_tokens.sum()
+    share_of_trained = trained_tokens.sum(axis=1) / total  # (clusters,)
 
     # Held-out strata are weighted by the trained tokens in them.
-    mix = trained.sum(axis=0) / total  # (strata,)
-    share_of_held_out = (mix * held_out / held_out.sum(axis=0)).sum(axis=1)
+    mix = trained_tokens.sum(axis=0) / total  # (strata,)
+    share_by_stratum = mix * held_out_tokens / held_out_tokens.sum(axis=0)
+    share_of_held_out = share_by_stratum.sum(axis=1)  # (clusters,)
 
     n_effective = effective_clusters(share_of_trained**2 + share_of_held_out**2)
     return max(n_effective - 1, 1.0)

@@ -28,8 +28,7 @@ from spark_audit.audits.stages.findings import (
 )
 from spark_audit.audits.stages.memory_cells import (
     SeriesGain,
-    TaskCell,
-    cells_of_series,
+    cells_of_all_series,
     gain_of_series,
     series_scores,
 )
@@ -122,9 +121,7 @@ class Stages(OfSeries):
         """Return rows, findings and guards of every series, and states by task."""
         # Memory of each task after each stage, and the state that follows.
         all_series = series_scores(evidence)
-        cells: list[TaskCell] = []
-        for series in all_series.values():
-            cells += cells_of_series(series)
+        cells = [*cells_of_all_series(all_series.values())]
         states = states_of_tasks([cell for cell in cells if cell.task])
 
         rows = [cell.memory for cell in cells]

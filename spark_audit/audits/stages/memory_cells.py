@@ -13,7 +13,7 @@ on it in ``docs/metrics.md``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -160,19 +160,58 @@ class SidesContrast(NamedTuple):
         return self.memory.t_p(null=self.gap)
 
 
-def _contrast(sides: Sides, nll: np.ndarray, before: np.ndarray) -> SidesContrast:
+class UsedSpans(NamedTuple):
+    """The identifiers that count in some cells, the same for all series and stages.
+
+    Attributes
+    ----------
+    is_used
+        Shape ``(spans,)``, bool.
+    sides
+        Their sides, of the used ones alone.
+    reference_gap
+        Size of a clear difference of the sides on the reference model, nats per token;
+        0: they did not clearly differ.
+    """
+
+    is_used: np.ndarray
+    sides: Sides
+    reference_gap: float
+
+    @classmethod
+    def of(cls, spans: pd.DataFrame, is_used: np.ndarray) -> UsedSpans:
+        """Return the used ones of all identifiers, a line of ``spans`` each."""
+        used_spans = spans[is_used]
+        sides = sides_of(used_spans)
+        return cls(
+            is_used=is_used,
+            sides=sides,
+            reference_gap=_gap(sides, used_spans["ref_sum"].to_numpy()),
+        )
+
+
+def _gap(sides: Sides, nll: np.ndarray) -> float:
+    """Return the size of a clear difference of the sides, nats per token; else 0.
+
+    ``nll``: shape ``(used,)``, summed NLL, nats.
+    """
+    return clear_gap(memory(nll, sides).difference)
+
+
+def _contrast(sides: Sides, change: np.ndarray, gap: float) -> SidesContrast:
     """Return the change of trained minus held-out identifiers.
 
     Parameters
     ----------
-    nll, before
-        Shape ``(spans,)``: summed NLL after the change and before it, nats.
+    change
+        Shape ``(used,)``: change of the summed NLL, nats.
+    gap
+        Size of a clear difference of the sides before the change, nats per token.
     """
     # Without identifiers there is nothing to compare.
-    if not len(nll):
+    if not len(change):
         return SidesContrast(Memory.missing(NONE_ALONE), gap=0.0)
-    gap = clear_gap(memory(before, sides).difference)
-    return SidesContrast(memory(nll - before, sides), gap=gap)
+    return SidesContrast(memory(change, sides), gap=gap)
 
 
 def _step(
@@ -183,15 +222,15 @@ def _step(
     Parameters
     ----------
     nll, previous_nll
-        Shape ``(spans,)``: summed NLL after the stage and after the one before, nats.
+        Shape ``(used,)``: summed NLL after the stage and after the one before, nats.
     memory_gap
         Size of a clear memory after the stage before, nats per token; else 0.
     """
-    step = _contrast(sides, nll, previous_nll)
     # Memory is estimated more precisely than levels of NLL, as it is a change of the
     # same tokens. What was remembered after the previous stage may be all that the
     # sides differ by.
-    return step._replace(gap=max(step.gap, memory_gap))
+    gap = max(_gap(sides, previous_nll), memory_gap)
+    return _contrast(sides, nll - previous_nll, gap)
 
 
 def _is_usable(spans: pd.DataFrame) -> np.ndarray:
@@ -213,14 +252,25 @@ def _is_usable(spans: pd.DataFrame) -> np.ndarray:
     return np.asarray((is_trained | is_held_out) & is_comparable)
 
 
-def cells_of_series(series: SeriesScores) -> Iterator[TaskCell]:
-    """Yield one cell per task and stage, then one per stage of all tasks."""
-    tasks = sorted({*series.spans["task"]})
-    for task in [*tasks, ALL_TASKS]:
-        yield from _cells_of_task(series, task)
+def cells_of_all_series(all_series: Iterable[SeriesScores]) -> Iterator[TaskCell]:
+    """Yield the cells of each series: one per task and stage, then of all tasks.
+
+    All series are of the same identifiers, which they may have learned in different
+    orders.
+    """
+    # Which identifiers count, as bytes -> those identifiers. They are nearly the same
+    # for all series and stages, and dividing them into strata takes longest.
+    used_by_mask: dict[bytes, UsedSpans] = {}
+
+    for series in all_series:
+        tasks = sorted({*series.spans["task"]})
+        for task in [*tasks, ALL_TASKS]:
+            yield from _cells_of_task(series, task, used_by_mask)
 
 
-def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
+def _cells_of_task(
+    series: SeriesScores, task: str, used_by_mask: dict[bytes, UsedSpans]
+) -> Iterator[TaskCell]:
     """Yield the cells of one task, stage by stage.
 
     Parameters
@@ -228,6 +278,8 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
     task
         :data:`ALL_TASKS`: all that were trained on so far, of which other identifiers
         count at each stage. They have memory alone, neither a step nor a rise.
+    used_by_mask
+        Identifiers that counted in other cells; those of these cells are added.
     """
     spans = series.spans
     is_usable = _is_usable(spans)  # (spans,), bool
@@ -248,21 +300,27 @@ def _cells_of_task(series: SeriesScores, task: str) -> Iterator[TaskCell]:
         is_counted = training_stages <= stage  # (spans,), bool
         if is_single_task:
             is_counted = is_of_task
-        used = is_usable & is_counted  # (spans,), bool
-        sides = sides_of(spans[used])
-        since_reference = _contrast(sides, nll[used], reference[used])
+        is_used = is_usable & is_counted  # (spans,), bool
+        mask = is_used.tobytes()
+        if mask not in used_by_mask:
+            used_by_mask[mask] = UsedSpans.of(spans, is_used)
+        used = used_by_mask[mask]
+        since_reference = _contrast(
+            used.sides, (nll - reference)[is_used], used.reference_gap
+        )
 
         # What this stage alone changed.
         step = SidesContrast(Memory.missing(NO_PREVIOUS_STAGE), gap=0.0)
         if is_single_task and stage - 1 in series.nll:
-            step = _step(sides, nll[used], series.nll[stage - 1][used], memory_gap)
+            previous_nll = series.nll[stage - 1]
+            step = _step(used.sides, nll[is_used], previous_nll[is_used], memory_gap)
         memory_gap = clear_gap(since_reference.memory.difference)
 
         # Test whether the task is less remembered than at its best earlier stage.
         memory_value = since_reference.memory.difference.value
         rise_p = 1.0
         if memory_since_training and memory_value is not None:
-            rise_p = _rise_p(series, used, sides, nll, memory_since_training)
+            rise_p = _rise_p(series, used, nll, memory_since_training)
 
         # This stage is an earlier one for the next.
         is_since_training = stage >= trained_at
@@ -326,8 +384,7 @@ def _cell(
 
 def _rise_p(
     series: SeriesScores,
-    used: np.ndarray,
-    sides: Sides,
+    used: UsedSpans,
     nll: np.ndarray,
     memory_since_training: Mapping[int, float],
 ) -> float:
@@ -338,9 +395,7 @@ def _rise_p(
     Parameters
     ----------
     used
-        Shape ``(spans,)``, bool: the identifiers of the task.
-    sides
-        Their sides, of the used ones alone.
+        The identifiers of the task.
     nll
         Shape ``(spans,)``: summed NLL after the stage, nats.
     memory_since_training
@@ -350,7 +405,8 @@ def _rise_p(
     best_stage = min(
         memory_since_training, key=lambda stage: memory_since_training[stage]
     )
-    rise = memory((nll - series.nll[best_stage])[used], sides)
+    rise_of_nll = nll - series.nll[best_stage]  # (spans,), nats
+    rise = memory(rise_of_nll[used.is_used], used.sides)
     p = rise.t_p()
 
     if p is None or (rise.difference.value or 0.0) <= 0:
@@ -450,16 +506,17 @@ def gain_of_series(
     best_nll = np.where(is_since_training, nll, np.inf).min(axis=0)  # (used,), nats
 
     # Memory by the last stage and by the best ones, and what the best ones add.
-    last = _contrast(sides, nll[-1], before)
-    best = _contrast(sides, best_nll, before)
-    gain = _contrast(sides, best_nll, nll[-1])
+    last = memory(nll[-1] - before, sides)
+    best = memory(best_nll - before, sides)
+    gain = memory(best_nll - nll[-1], sides)
 
     # Both memories are changes since the reference, so they have the same gap. The gain
     # has no band, and its p is of a gain of 0.
+    gap = _gap(sides, before)
     name = series.name
     return SeriesGain(
-        best=stage_row(best.memory.difference, "memory_by_series", name, band=last.gap),
-        last=stage_row(last.memory.difference, "memory_by_last", name, band=last.gap),
-        gain=stage_row(gain.memory.difference, "memory_gain", name),
-        p=gain.memory.t_p(),
+        best=stage_row(best.difference, "memory_by_series", name, band=gap),
+        last=stage_row(last.difference, "memory_by_last", name, band=gap),
+        gain=stage_row(gain.difference, "memory_gain", name),
+        p=gain.t_p(),
     )
