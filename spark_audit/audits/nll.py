@@ -36,7 +36,7 @@ from spark_audit.audits.supervision import (
     is_known,
     trained_identifiers,
 )
-from spark_audit.audits.token_sums import Sums, TokenSet
+from spark_audit.audits.token_sums import Sums, TokenSet, TokensOfSets
 from spark_audit.manifest.example_schema import ManifestExample
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
@@ -159,11 +159,13 @@ class NLL(Audit):
         units["den"] = np.where(is_canary, 1 / n_strings, n_tokens)
         num_scale = np.where(is_canary, 1 / n_strings / n_tokens, 1.0)  # (units,)
 
+        tokens_of_sets = TokensOfSets.of(sets)
+
         def measured() -> Measured:
             """Yield ``num`` of all sets by each checkpoint, nats."""
             for name, table in scored(tables):
                 nll = Sums(manifest, table)
-                summed_nll = nll.over(sets)  # (units,), nats
+                summed_nll = nll.over(tokens_of_sets)  # (units,), nats
                 yield name, {"num": num_scale * summed_nll}
 
         return Evidence.of(units, measured())

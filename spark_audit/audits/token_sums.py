@@ -1,12 +1,13 @@
 """Sums over tokens of a manifest's examples, such as their NLL.
 
-An audit lists the tokens that belong together as :class:`TokenSet`, and sums them by
-each checkpoint: ``Sums(manifest, table).over(token_sets)``.
+An audit lists the tokens that belong together as :class:`TokenSet`, puts all sets into
+arrays once (:class:`TokensOfSets`), and sums them by each checkpoint:
+``Sums(manifest, table).over(tokens_of_sets)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,6 +36,40 @@ class TokenSet(NamedTuple, Generic[FactsT]):
     example: int
     tokens: np.ndarray
     facts: FactsT
+
+
+class TokensOfSets(NamedTuple):
+    """The tokens of all sets, one set after the other.
+
+    Attributes
+    ----------
+    example, token
+        Index of the example, and of the token in it, shape ``(tokens,)``.
+    set_index
+        Index of the set that the token is of, shape ``(tokens,)``.
+    n_sets
+        Number of sets, of which some may be empty.
+    """
+
+    example: np.ndarray
+    token: np.ndarray
+    set_index: np.ndarray
+    n_sets: int
+
+    @classmethod
+    def of(cls, token_sets: Sequence[TokenSet[Any]]) -> TokensOfSets:
+        """Return the tokens of these sets, in their order."""
+        n_tokens = [len(token_set.tokens) for token_set in token_sets]
+        examples = [token_set.example for token_set in token_sets]
+        # Begin with no token, as there may be no set.
+        tokens = [np.zeros(0, np.int64)]
+        tokens += [token_set.tokens for token_set in token_sets]
+        return cls(
+            example=np.repeat(np.array(examples, np.int64), n_tokens),
+            token=np.concatenate(tokens),
+            set_index=np.repeat(np.arange(len(token_sets)), n_tokens),
+            n_sets=len(token_sets),
+        )
 
 
 class Sums:
@@ -71,22 +106,25 @@ class Sums:
         """
         lengths = manifest.lengths  # (examples,), tokens
         self._begin = np.concatenate([[0], np.cumsum(lengths + 1)])
+
+        if table is None:
+            # The examples themselves are made only here, as that is the slowest step.
+            of_examples = [
+                manifest.by_id[key].reference_nll for key in manifest.by_id
+            ]  # (tokens,) each, nats
+            by_token = np.concatenate([np.zeros(0), *of_examples])
+        else:
+            if values is None:
+                values = table.columns["nll"]
+            by_token = _values_by_token(manifest, table, values)
+
         # Prefix sum 0 of each example stays 0.
         self._prefix = np.zeros(int(self._begin[-1]))
-
-        if table is not None and values is None:
-            values = table.columns["nll"]
-
-        for i, key in enumerate(manifest.by_id):
-            if table is None or values is None:
-                # The example itself is made only here, as that is the slowest step.
-                by_token = manifest.by_id[key].reference_nll  # (tokens,), nats
-            else:
-                by_token = _values_of(key, table, values, lengths[i])  # (tokens,)
-
-            sum_of_first_token = self._begin[i] + 1  # index of prefix sum 1
-            prefix_sums = slice(sum_of_first_token, sum_of_first_token + len(by_token))
-            np.cumsum(by_token, out=self._prefix[prefix_sums])
+        first_token = 0
+        for begin, length in zip(self._begin.tolist(), lengths.tolist(), strict=False):
+            of_example = by_token[first_token : first_token + length]
+            of_example.cumsum(out=self._prefix[begin + 1 : begin + 1 + length])
+            first_token += length
 
     def __call__(
         self, example: np.ndarray | int, start: np.ndarray, length: np.ndarray | int
@@ -114,7 +152,7 @@ class Sums:
             )
         return sums
 
-    def over(self, token_sets: Iterable[TokenSet[Any]]) -> np.ndarray:
+    def over(self, sets: TokensOfSets) -> np.ndarray:
         """Return the sum over each set of tokens, shape ``(sets,)``; float64.
 
         Raises
@@ -122,11 +160,8 @@ class Sums:
         InputError
             If the example of a set was not scored.
         """
-        sums = [
-            self(token_set.example, token_set.tokens, 1).sum()
-            for token_set in token_sets
-        ]
-        return np.array(sums)
+        by_token = self(sets.example, sets.token, 1)  # (tokens,)
+        return np.bincount(sets.set_index, by_token, minlength=sets.n_sets)
 
 
 def base_nll_of(
@@ -160,26 +195,46 @@ def base_nll_of(
     return np.asarray(base_table.columns["nll"][token_slice], np.float64)
 
 
-def _values_of(
-    key: str, table: TokenTable, values: np.ndarray, length: int
+def _values_by_token(
+    manifest: Manifest, table: TokenTable, values: np.ndarray
 ) -> np.ndarray:
-    """Return a value per token of an example, shape ``(length,)``.
+    """Return a value per token of all examples, one example after the other.
 
-    Tokens that were not scored have 0, and all have NaN if the table lacks the example.
+    Tokens that were not scored have 0. All tokens of an example that the table lacks
+    have NaN.
 
     Parameters
     ----------
-    key
-        Id of the example.
     values
         A value per token of the table, shape ``(n,)``.
-    length
-        Tokens of the example, scored or not.
-    """
-    if key not in table:
-        return np.full(length, np.nan)
 
-    by_token = np.zeros(length)
-    token_slice = table.rows(key)
-    by_token[table.position[token_slice]] = values[token_slice]
+    Returns
+    -------
+    Shape ``(tokens of all examples,)``.
+
+    Raises
+    ------
+    InputError
+        If the table has a token behind the end of its example.
+    """
+    lengths = manifest.lengths  # (examples,), tokens
+    first_tokens = np.cumsum(lengths) - lengths  # (examples,)
+
+    # The example of each row of the table; -1: the manifest has no such example.
+    index_of = {key: index for index, key in enumerate(manifest.by_id)}
+    examples = np.array([index_of.get(key, -1) for key in table.ids], np.int64)
+    example_of_row = np.repeat(examples, np.diff(table.offsets))  # (n,)
+    is_known = example_of_row >= 0  # (n,)
+    example = example_of_row[is_known]
+    position = table.position[is_known]
+    if (position >= lengths[example]).any():
+        raise InputError(
+            "the score table has tokens behind the end of an example",
+            fix="score again with the same manifest",
+        )
+
+    is_scored = np.zeros(len(lengths), dtype=bool)  # (examples,)
+    is_scored[examples[examples >= 0]] = True
+    by_token = np.where(np.repeat(is_scored, lengths), 0.0, np.nan)
+    by_token[first_tokens[example] + position] = values[is_known]
     return by_token

@@ -314,6 +314,8 @@ def placebo_spans(
     eligible: np.ndarray,
     spans: Sequence[tuple[int, int]],
     rng: np.random.Generator,
+    *,
+    known_windows: dict[tuple[bytes, int], np.ndarray] | None = None,
 ) -> list[tuple[int, int]]:
     """Return disjoint non-PII windows, drawn to stand in for PII spans.
 
@@ -327,6 +329,9 @@ def placebo_spans(
         As in :func:`match_spans`; tokens that are no PII may be used.
     rng
         Decides the draw; the same state gives the same windows.
+    known_windows
+        Free tokens as bytes, and a length -> starts of eligible windows. Further draws
+        of the same example look them up here; those of this draw are added.
 
     Returns
     -------
@@ -341,13 +346,18 @@ def placebo_spans(
     >>> placebo_spans(unll, is_eligible, [(2, 4)], np.random.default_rng(0))
     [(0, 2)]
     """
+    if known_windows is None:
+        known_windows = {}
     is_free = eligible & (unll >= 0)  # (T,)
     lengths = [end - start for start, end in spans]
 
     # Draw for the longest spans first; ties go to the earlier span.
     drawn: dict[int, tuple[int, int]] = {}
     for index in sorted(range(len(spans)), key=lambda index: (-lengths[index], index)):
-        starts = eligible_windows(is_free, lengths[index])
+        key = (is_free.tobytes(), lengths[index])
+        if key not in known_windows:
+            known_windows[key] = eligible_windows(is_free, lengths[index])
+        starts = known_windows[key]
         if not len(starts):
             continue
 

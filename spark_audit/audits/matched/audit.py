@@ -50,7 +50,7 @@ from spark_audit.audits.matched.unit_records import (
 )
 from spark_audit.audits.matched.units import MemoryTest, UnitScores
 from spark_audit.audits.nll import NLL
-from spark_audit.audits.token_sums import Sums, TokenSet
+from spark_audit.audits.token_sums import Sums, TokensOfSets
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, listed
@@ -237,7 +237,7 @@ class Matched(Audit):
             examples=ranges["index"].to_numpy(),
             starts=ranges["start"].to_numpy(),
             lengths=ranges["n_tokens"].to_numpy(),
-            token_sets=token_sets,
+            token_sets=TokensOfSets.of(token_sets),
             extra_pairs=extra_pairs,
         )
 
@@ -313,7 +313,7 @@ class _UnitTokens(NamedTuple):
         Shape ``(ranges,)`` each: index of the example, of the first token in it, and
         number of tokens of units that are ranges.
     token_sets
-        Units that are sets of tokens, which come next.
+        The tokens of units that are sets of tokens, which come next.
     extra_pairs
         Pairs of other matchings, whose units come last.
     """
@@ -321,7 +321,7 @@ class _UnitTokens(NamedTuple):
     examples: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
-    token_sets: Sequence[TokenSet[dict[str, Any]]]
+    token_sets: TokensOfSets
     extra_pairs: OtherPairs
 
     def sums(self, nll: Sums) -> np.ndarray:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -99,6 +99,10 @@ class MatchingTask(NamedTuple):
     options: Mapping[str, Any]
 
 
+PlacedPair: TypeAlias = tuple[int, matching.MatchedPair]
+"""First token of a span, and its pair."""
+
+
 def other_pairs(
     manifest: Manifest, variants: Mapping[str, Any], *, draws: int, seed: int
 ) -> OtherPairs:
@@ -139,13 +143,9 @@ def other_pairs(
         # The number of a task is that of its setting.
         unll = example.reference_micronats  # (tokens,), micro-nats
         eligible = example.eligible  # (tokens,), bool; worked out at each access
-        for setting, task in enumerate(tasks):
-            matched_spans = matching.match_spans(
-                unll, eligible, task.spans, **task.options
-            )
-            for pair in matched_spans.pairs:
+        for setting, pairs_of_task in enumerate(_matched_tasks(unll, eligible, tasks)):
+            for pii_start, pair in pairs_of_task:
                 # `start` and `end` are those of the control.
-                pii_start, _ = task.spans[pair.span]
                 length = pair.end - pair.start
                 values.extend((index, pii_start, pair.start, length, setting))
 
@@ -197,9 +197,37 @@ def _matching_tasks(
     rng = np.random.default_rng(seed_for(seed, "placebo", example.id))
     unll = example.reference_micronats  # (tokens,), micro-nats
     eligible = example.eligible  # (tokens,), bool; worked out at each access
+    options_of_draws = options_of_manifest | {"controls": "any"}
+    known_windows: dict[tuple[bytes, int], np.ndarray] = {}
     for _ in range(n_draws):
-        windows = matching.placebo_spans(unll, eligible, paired, rng)
-        yield MatchingTask(windows, options_of_manifest | {"controls": "any"})
+        windows = matching.placebo_spans(
+            unll, eligible, paired, rng, known_windows=known_windows
+        )
+        yield MatchingTask(windows, options_of_draws)
+
+
+def _matched_tasks(
+    unll: np.ndarray, eligible: np.ndarray, tasks: Iterable[MatchingTask]
+) -> Iterator[list[PlacedPair]]:
+    """Yield the pairs of each task of one example.
+
+    Parameters
+    ----------
+    unll, eligible
+        As for :func:`~spark_audit.stats.matching.match_spans`.
+    """
+    # A short example has few windows, so that most draws repeat an earlier one.
+    known_pairs: dict[tuple[Any, ...], list[PlacedPair]] = {}
+    for task in tasks:
+        key = (*task.spans, *task.options.items())
+        if key not in known_pairs:
+            matched_spans = matching.match_spans(
+                unll, eligible, task.spans, **task.options
+            )
+            known_pairs[key] = [
+                (task.spans[pair.span][0], pair) for pair in matched_spans.pairs
+            ]
+        yield known_pairs[key]
 
 
 def _with_units(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -35,7 +35,7 @@ from spark_audit.audits.ratio_rows import (
     figures,
     marked,
 )
-from spark_audit.audits.token_sums import Sums, TokenSet
+from spark_audit.audits.token_sums import Sums, TokenSet, TokensOfSets
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, BASE
@@ -186,11 +186,12 @@ class Noise(base.Audit):
             )
             units_by_pass.append(units_of_pass)
         units = pd.concat(units_by_pass, ignore_index=True)
+        tokens_of_sets = TokensOfSets.of(token_sets)
 
         def probability(table: TokenTable) -> np.ndarray:
             """Return the summed probability of each token set, shape ``(sets,)``."""
             probabilities = np.exp(-table.columns["nll"].astype(float))  # (tokens,)
-            return Sums(manifest, table, probabilities).over(token_sets)
+            return Sums(manifest, table, probabilities).over(tokens_of_sets)
 
         def measured() -> Measured:
             """Yield the columns of all units by each checkpoint, pass by pass.
@@ -364,13 +365,11 @@ def _figures_of_group(
     """
     # All checkpoints share the codes of clusters, so that contrasts are paired.
     codes, clusters = pd.factorize(frame["cluster"], sort=True)  # codes: (lines,)
-    coded = frame.assign(code=codes)
 
     estimands: dict[RatioKey, Estimand | Estimate] = {}
-    by_checkpoint_and_scale = coded.groupby(["checkpoint", "sigma"], sort=False)
-    for (name, sigma), units in by_checkpoint_and_scale:
-        for metric, estimand in _estimands(units, len(clusters)).items():
-            estimands[RatioKey(str(name), metric, _variant_of(sigma))] = estimand
+    for key, sums_by_kind in _sums_by_scale(frame, codes, len(clusters)).items():
+        for metric, estimand in _estimands(sums_by_kind).items():
+            estimands[RatioKey(key.checkpoint, metric, key.variant)] = estimand
 
     unit_group = UnitGroup(
         name=group,
@@ -437,20 +436,84 @@ def _why_insensitive(
     return None
 
 
-def _estimands(units: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Estimate]:
-    """Return the estimand of each metric of a checkpoint and scale, or why it has none.
+class ScaleKey(NamedTuple):
+    """A checkpoint, and a scale of the noise as ``variant`` of the rows."""
 
-    The estimands are sums of noisy and clean probabilities by cluster, averaged over
-    draws. Their ``n`` counts tokens, each once for all draws; that of a gap counts
-    those of both kinds.
+    checkpoint: str
+    variant: str
+
+
+class SumsOfKind(NamedTuple):
+    """Probabilities of the tokens of one kind, by one checkpoint at one scale.
+
+    Attributes
+    ----------
+    sums
+        Shape ``(clusters, 2)``: summed probabilities with noise and without it,
+        averaged over draws.
+    n_tokens
+        Number of tokens, each once for all draws.
+    """
+
+    sums: np.ndarray
+    n_tokens: int
+
+
+def _sums_by_scale(
+    frame: pd.DataFrame, codes: np.ndarray, n_clusters: int
+) -> dict[ScaleKey, dict[str, SumsOfKind]]:
+    """Return the sums of each kind of :data:`METRIC_OF_KIND`, by checkpoint and scale.
 
     Parameters
     ----------
-    units
-        Units of one checkpoint and scale: columns ``kind``, ``draw``, ``n``, ``code``
-        (of the cluster), ``noisy`` and ``clean``.
+    frame
+        As for :func:`_figures_of_group`.
+    codes
+        Number of the cluster of each line, shape ``(lines,)``.
     n_clusters
-        Clusters of the group, with and without units of this checkpoint.
+        Clusters of the group; not each has units of each checkpoint.
+    """
+    kinds = [*METRIC_OF_KIND]
+    kind = pd.Index(kinds).get_indexer(frame["kind"])  # (lines,)
+
+    # Checkpoints and scales are numbered as they first occur.
+    by_scale = frame.groupby(["checkpoint", "sigma"], sort=False)
+    scale = by_scale.ngroup().to_numpy()  # (lines,)
+    n_draws = by_scale["draw"].nunique()  # its index is that of the numbers
+    shape = (len(n_draws), len(kinds))
+
+    # One sum of all lines by scale, kind and cluster.
+    scale_and_kind = scale * len(kinds) + kind  # (lines,)
+    sums = cluster_sums(
+        frame[["noisy", "clean"]],
+        scale_and_kind * n_clusters + codes,
+        math.prod(shape) * n_clusters,
+    ).reshape(*shape, n_clusters, 2)
+    n_tokens = cluster_sums(frame["n"], scale_and_kind, math.prod(shape)).reshape(shape)
+
+    sums_by_scale: dict[ScaleKey, dict[str, SumsOfKind]] = {}
+    for i, ((name, sigma), n_draws_of_scale) in enumerate(n_draws.items()):
+        sums_by_scale[ScaleKey(name, _variant_of(sigma))] = {
+            kinds[j]: SumsOfKind(
+                sums=sums[i, j] / n_draws_of_scale,
+                n_tokens=round(n_tokens[i, j] / n_draws_of_scale),
+            )
+            for j in range(len(kinds))
+        }
+    return sums_by_scale
+
+
+def _estimands(
+    sums_by_kind: Mapping[str, SumsOfKind],
+) -> dict[str, Estimand | Estimate]:
+    """Return the estimand of each metric of a checkpoint and scale, or why it has none.
+
+    Their ``n`` counts tokens; that of a gap counts those of both kinds.
+
+    Parameters
+    ----------
+    sums_by_kind
+        Kind of :data:`METRIC_OF_KIND` -> the sums of its tokens.
     """
 
     def change(sums: np.ndarray) -> np.ndarray:
@@ -460,14 +523,10 @@ def _estimands(units: pd.DataFrame, n_clusters: int) -> dict[str, Estimand | Est
         """
         return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
 
-    n_draws = units["draw"].nunique()
     estimands: dict[str, Estimand] = {}
     missing: dict[str, Estimate] = {}
     for kind, metric in METRIC_OF_KIND.items():
-        units_of_kind = units[units["kind"] == kind]
-        means = units_of_kind[["noisy", "clean"]] / n_draws
-        sums = cluster_sums(means, units_of_kind["code"], n_clusters)  # (clusters, 2)
-        n_tokens = round(units_of_kind["n"].sum() / n_draws)
+        sums, n_tokens = sums_by_kind[kind]
         estimands[metric] = Estimand(
             sums=sums, statistic=change, n=n_tokens, bounds=(-100.0, np.inf)
         )
