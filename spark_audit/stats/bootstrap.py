@@ -254,9 +254,9 @@ def median_replicates(
     Notes
     -----
     The values of a cluster count as often as it was drawn, without being repeated in
-    memory. Sorted observations form about ``sqrt(n)`` bins of equal size. Counts per
-    bin find the bin of the median, and counts within it the observation. A resample
-    thus needs about ``2 sqrt(n)`` counts instead of ``n``.
+    memory. Distinct values form bins of about equal size. Counts per bin find the bin
+    of the median, and counts within it the value. A resample thus needs about ``2
+    sqrt(n)`` counts instead of ``n``.
 
     Examples
     --------
@@ -268,113 +268,165 @@ def median_replicates(
     """
     pooled = np.asarray(values, dtype=np.float64)
     columns = weights.column[np.asarray(clusters)]  # (n,)
-    medians = np.full(len(weights), np.nan)
     if not len(pooled):
-        return medians
+        return np.full(len(weights), np.nan)
 
-    n_columns = weights.drawn.shape[1]
-    bins = _sorted_bins(pooled, columns, n_columns)
-    n_bins, width = bins.columns.shape
-
-    # Small counts are exact in 32 bits, which takes half the time. A resample draws M
-    # columns, so this is the most that it can count.
-    largest_count = bins.n_before[:, -1].max() * n_columns
-    is_exact = largest_count < MAX_EXACT_IN_FLOAT32
-    count_type: np.dtype[Any] = np.dtype(np.float32 if is_exact else np.float64)
-    n_before_by_column = bins.n_before.astype(count_type)  # (M, bins + 1)
-
-    for rows in row_chunks(len(weights), n_columns + 2 * n_bins + 2 * width):
-        drawn = weights.drawn[rows]  # (b, M)
-        n_before = drawn.astype(count_type) @ n_before_by_column  # (b, bins + 1)
-        size = n_before[:, -1]  # (b,), observations of each resample
-
-        # The lower and the upper middle observation; an odd number has only one.
-        lower = _values_at(np.floor((size - 1) / 2), bins, drawn, n_before)
-        upper = _values_at(np.floor(size / 2), bins, drawn, n_before)
-        medians[rows] = np.where(size > 0, (lower + upper) / 2, np.nan)
-
-    return medians
+    bins = ValueBins.of(pooled, columns, n_columns=weights.drawn.shape[1])
+    target = _median_targets(weights.drawn, bins)
+    at_rank = _values_at(target, bins, weights.drawn)  # (2, B)
+    return np.where(target.is_empty, np.nan, at_rank.mean(axis=0))
 
 
-class SortedBins(NamedTuple):
-    """Observations in rising order, cut into bins of ``width``.
+@dataclass(frozen=True, eq=False)
+class ValueBins:
+    """The distinct values of observations in rising order, in bins of ``width``.
 
     Attributes
     ----------
     values
-        Shape ``(n,)``, rising.
-    columns
-        Shape ``(bins, width)``: the column of the weights that draws an observation.
-        The last bin is filled with the column M, which no resample draws.
+        Shape ``(V,)``: the distinct values, rising.
+    width
+        Values of a bin; the last bin may have fewer.
+    value_index, columns
+        Shape ``(n,)``: which value each observation has, rising, and the column of the
+        weights that draws it.
     n_before
         Shape ``(M, bins + 1)``: observations of each column before each bin, and
         last in all bins.
+    count_type
+        Type of counts in a resample. Small counts are exact in 32 bits, which takes
+        half the time.
     """
 
     values: np.ndarray
+    width: int
+    value_index: np.ndarray
     columns: np.ndarray
     n_before: np.ndarray
+    count_type: np.dtype[Any]
+
+    @classmethod
+    def of(
+        cls, observations: np.ndarray, columns: np.ndarray, *, n_columns: int
+    ) -> ValueBins:
+        """Return about ``sqrt(V)`` bins; there is at least one observation.
+
+        ``observations``, ``columns``: shape ``(n,)``.
+        """
+        values, value_index = np.unique(observations, return_inverse=True)
+        width = math.isqrt(len(values))
+        n_bins = -(-len(values) // width)  # V / width, rounded up
+
+        # Count observations by column and bin. Bin k is counted at k + 1, so that the
+        # cumulated counts are those before each bin.
+        bin_of_observation = value_index // width
+        cells = columns * (n_bins + 1) + 1 + bin_of_observation
+        counts = np.bincount(cells, minlength=n_columns * (n_bins + 1))
+        n_before = counts.reshape(n_columns, -1).cumsum(axis=1)
+
+        # A resample draws M columns, so this is the most that it can count.
+        largest_count = n_before[:, -1].max() * n_columns
+        is_exact = largest_count < MAX_EXACT_IN_FLOAT32
+
+        in_order = np.argsort(value_index, kind="stable")
+        return cls(
+            values=values,
+            width=width,
+            value_index=value_index[in_order],
+            columns=columns[in_order],
+            n_before=n_before,
+            count_type=np.dtype(np.float32 if is_exact else np.float64),
+        )
+
+    def n_up_to(self, bin_index: int) -> np.ndarray:
+        """Return observations of each column up to each value of one bin.
+
+        Only those of this bin count. Shape ``(M, width)``.
+        """
+        first_value = bin_index * self.width
+        start, end = self.value_index.searchsorted(
+            [first_value, first_value + self.width]
+        )
+        value_in_bin = self.value_index[start:end] - first_value
+        cells = self.columns[start:end] * self.width + value_in_bin
+        n_columns = len(self.n_before)
+        counts = np.bincount(cells, minlength=n_columns * self.width)
+        n_up_to: np.ndarray = counts.reshape(n_columns, -1).cumsum(axis=1)
+        return n_up_to
 
 
-def _sorted_bins(values: np.ndarray, columns: np.ndarray, n_columns: int) -> SortedBins:
-    """Return observations in about ``sqrt(n)`` bins; n is at least 1.
+class MedianTargets(NamedTuple):
+    """Where the lower and the upper middle observation of each resample stand.
 
-    ``values``, ``columns``: shape ``(n,)``.
-    """
-    order = np.argsort(values, kind="stable")
-    values = values[order]
-    columns = columns[order]
+    An odd number of observations has only one middle, which is both.
 
-    n = len(values)
-    width = math.isqrt(n)
-    n_bins = -(-n // width)  # n / width, rounded up
-
-    # Count observations by column and bin. Bin k is counted at k + 1, so that the
-    # cumulated counts are those before each bin.
-    bin_of_value = np.arange(n) // width
-    cells = columns * (n_bins + 1) + 1 + bin_of_value
-    counts = np.bincount(cells, minlength=n_columns * (n_bins + 1))
-    n_before = counts.reshape(n_columns, -1).cumsum(axis=1)
-
-    padding = (0, n_bins * width - n)
-    padded = np.pad(columns, padding, constant_values=n_columns)
-    return SortedBins(
-        values=values,
-        columns=padded.reshape(n_bins, width),
-        n_before=n_before,
-    )
-
-
-def _values_at(
-    rank: np.ndarray, bins: SortedBins, drawn: np.ndarray, n_before: np.ndarray
-) -> np.ndarray:
-    """Return the observation of each resample at a rank, shape ``(b,)``.
-
-    Parameters
+    Attributes
     ----------
-    rank
-        Shape ``(b,)``: from 0, among the observations of the resample in rising order.
-    drawn
-        Shape ``(b, M)``: weights of these resamples.
-    n_before
-        Shape ``(b, bins + 1)``: observations of each resample before each bin.
+    bin_index
+        Shape ``(2, B)``: the bin of each of the two.
+    rank_in_bin
+        Shape ``(2, B)``: their ranks among the observations of this bin, from 0.
+    is_empty
+        Shape ``(B,)``: whether the resample has no observation.
     """
-    resample = np.arange(len(drawn))
-    _, width = bins.columns.shape
 
-    # Its bin is the first that does not end before it.
-    is_passed = n_before[:, 1:-1] <= rank[:, None]  # (b, bins - 1)
-    bin_of_rank = np.count_nonzero(is_passed, axis=1)  # (b,)
+    bin_index: np.ndarray
+    rank_in_bin: np.ndarray
+    is_empty: np.ndarray
 
-    # Count within the bin in the same way; the column that fills it is drawn 0 times.
-    with_filler = np.pad(drawn, ((0, 0), (0, 1)))  # (b, M + 1)
-    columns = bins.columns[bin_of_rank]  # (b, width)
-    times_drawn = with_filler[resample[:, None], columns]
-    n_up_to = times_drawn.cumsum(axis=1, dtype=np.int32)
-    rank_in_bin = (rank - n_before[resample, bin_of_rank]).astype(np.int32)
-    offset = np.count_nonzero(n_up_to <= rank_in_bin[:, None], axis=1)
 
-    # An empty resample runs past the end; its median is replaced by NaN.
-    index = np.minimum(bin_of_rank * width + offset, len(bins.values) - 1)
-    at_rank: np.ndarray = bins.values[index]
-    return at_rank
+def _median_targets(drawn: np.ndarray, bins: ValueBins) -> MedianTargets:
+    """Return the bin of the middle observations of each resample.
+
+    ``drawn``: shape ``(B, M)``.
+    """
+    n_resamples, n_columns = drawn.shape
+    bin_index = np.empty((2, n_resamples), np.int64)
+    rank_in_bin = np.empty((2, n_resamples), bins.count_type)
+    is_empty = np.empty(n_resamples, dtype=bool)
+    n_before_by_column = bins.n_before.astype(bins.count_type)  # (M, bins + 1)
+
+    for rows in row_chunks(n_resamples, n_columns + 2 * n_before_by_column.shape[1]):
+        n_before = drawn[rows].astype(bins.count_type) @ n_before_by_column
+        resample = np.arange(len(n_before))
+        size = n_before[:, -1]  # (b,), observations of each resample
+        is_empty[rows] = size == 0
+
+        for i, rank in enumerate([np.floor((size - 1) / 2), np.floor(size / 2)]):
+            # Its bin is the first that does not end before it.
+            is_passed = n_before[:, 1:-1] <= rank[:, None]  # (b, bins - 1)
+            bin_of_rank = np.count_nonzero(is_passed, axis=1)  # (b,)
+            bin_index[i, rows] = bin_of_rank
+            rank_in_bin[i, rows] = rank - n_before[resample, bin_of_rank]
+
+    return MedianTargets(bin_index, rank_in_bin, is_empty)
+
+
+def _values_at(target: MedianTargets, bins: ValueBins, drawn: np.ndarray) -> np.ndarray:
+    """Return the lower and the upper middle value of each resample, shape ``(2, B)``.
+
+    ``drawn``: shape ``(B, M)``.
+    """
+    n_resamples, n_columns = drawn.shape
+    bin_index = target.bin_index.ravel()  # (2 B,)
+    rank_in_bin = target.rank_in_bin.ravel()  # (2 B,)
+    values = np.empty(2 * n_resamples)
+
+    # All middles of one bin are looked up together.
+    for index in np.unique(bin_index).tolist():
+        n_up_to_by_column = bins.n_up_to(index).astype(bins.count_type)  # (M, width)
+        middles = np.flatnonzero(bin_index == index)
+
+        for chunk in row_chunks(len(middles), n_columns + 2 * bins.width):
+            middle = middles[chunk]  # (b,)
+            resample = middle % n_resamples
+            n_up_to = drawn[resample].astype(bins.count_type) @ n_up_to_by_column
+            is_passed = n_up_to <= rank_in_bin[middle, None]  # (b, width)
+            value_in_bin = np.count_nonzero(is_passed, axis=1)
+
+            # An empty resample runs past the end; its median is replaced by NaN.
+            value_index = index * bins.width + value_in_bin
+            last = len(bins.values) - 1
+            values[middle] = bins.values[np.minimum(value_index, last)]
+
+    return values.reshape(2, n_resamples)

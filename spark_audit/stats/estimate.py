@@ -44,6 +44,18 @@ Interval = Literal[
 ]
 """How the limits of an interval were computed."""
 
+NUMBERS_OF_ESTIMATE = (
+    "value",
+    "low",
+    "high",
+    "parity_low",
+    "parity_high",
+    "se",
+    "df",
+    "mde",
+)
+"""Fields of :class:`Estimate` that must be finite where they are not ``None``."""
+
 # A report holds Power, RateSide and Bound: its reader refuses unknown fields, and its
 # schema says what each field means.
 RECORD_CONFIG: dict[str, object] = {
@@ -99,8 +111,9 @@ class Estimate:
         if is_missing and not self.note:
             raise ValueError("not_estimable needs its reason in note")
 
-        for name, number in vars(self).items():
-            if isinstance(number, float) and not math.isfinite(number):
+        for name in NUMBERS_OF_ESTIMATE:
+            number = getattr(self, name)
+            if number is not None and not math.isfinite(number):
                 raise ValueError(f"{name} is not finite")
 
     @classmethod

@@ -11,6 +11,7 @@ In shapes, ``C`` are clusters, ``J`` summed columns and ``B`` resamples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -112,13 +113,27 @@ def percentile_interval(
     >>> round(low, 6), round(high, 6)
     (5.0, 95.0)
     """
-    values = np.asarray(replicates, dtype=np.float64)
-    values = values[~np.isnan(values)]
+    # NumPy sorts faster than it finds quantiles. NaN sorts last.
+    values = np.sort(np.asarray(replicates, dtype=np.float64))
+    values = values[: len(values) - np.count_nonzero(np.isnan(values))]
     if not len(values):
         raise NotEstimableError("no resample gives a value")
 
-    low, high = np.quantile(values, [0.5 - level / 2, 0.5 + level / 2])
-    return float(low), float(high)
+    low = _quantile_of_sorted(values, 0.5 - level / 2)
+    high = _quantile_of_sorted(values, 0.5 + level / 2)
+    return low, high
+
+
+def _quantile_of_sorted(values: np.ndarray, share: float) -> float:
+    """Return a quantile by linear interpolation, as ``numpy.quantile`` does.
+
+    ``values``: shape ``(n,)``, rising; ``share``: from 0 to 1.
+    """
+    position = (len(values) - 1) * share
+    below = math.floor(position)
+    above = math.ceil(position)
+    step = values[above] - values[below]
+    return float(values[below] + (position - below) * step)
 
 
 def clopper_pearson(x: float, n: float, *, level: float = 0.95) -> tuple[float, float]:

@@ -41,6 +41,7 @@ from spark_audit.audits.identifier_texts import counterparts
 from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.results.findings import Fact
+from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
@@ -193,11 +194,21 @@ def weighted_sums(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weighted hits and trials of one split, each of shape ``(clusters,)``."""
     # Spans without a score of the base count in neither sum.
-    counts = compared[[hit_column, "trials"]].dropna().mul(compared["weight"], axis=0)
-    of_split = counts[compared["split"] == split]
-    sums = of_split.groupby(compared["cluster"]).sum()  # (clusters, 2)
-    hits, trials = sums.to_numpy(np.float64).T
+    is_counted = (compared["split"] == split) & compared[hit_column].notna()
+    counted = compared[is_counted]
+    weight = counted["weight"].to_numpy(np.float64)  # (counted,)
+    counts = counted[[hit_column, "trials"]].to_numpy(np.float64) * weight[:, None]
+    hits, trials = _sums_by_cluster(counts, counted["cluster"]).T
     return hits, trials
+
+
+def _sums_by_cluster(counts: np.ndarray, clusters: pd.Series[str]) -> np.ndarray:
+    """Return sums of counts ``(spans, K)`` by cluster, shape ``(clusters, K)``.
+
+    ``clusters``: the cluster of each span. They are sorted by name.
+    """
+    codes, _ = pd.factorize(clusters, sort=True)
+    return cluster_sums(counts, codes)
 
 
 def rate_difference(first: Estimate, second: Estimate) -> Estimate:
@@ -325,9 +336,8 @@ def hits_next_to_base(train: pd.DataFrame) -> ClusterHits:
     train
         Spans of trained rows that the base was scored on.
     """
-    counts = train[["greedy_sure", "base_won", "trials"]]
-    sums = counts.groupby(train["cluster"]).sum()  # (clusters, 3)
-    return ClusterHits(*sums.to_numpy(np.float64).T)
+    counts = train[["greedy_sure", "base_won", "trials"]].to_numpy(np.float64)
+    return ClusterHits(*_sums_by_cluster(counts, train["cluster"]).T)
 
 
 def difference_from_base(
