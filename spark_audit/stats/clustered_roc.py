@@ -8,7 +8,8 @@ of clustered ROC curve data", which for clusters of one row is that of DeLong et
 In shapes, ``n`` are rows, ``C`` clusters, ``T`` tasks and ``B`` resamples. A *side* is
 a task's members, or its non-members (*others*): of ``2 T`` sides, those of members
 stand at even indices. :mod:`~spark_audit.stats.roc` has the figures of independent
-rows, :mod:`~spark_audit.stats.clustered_tpr` the TPR of clustered ones.
+rows, :mod:`~spark_audit.stats.clustered_tpr` the TPR of clustered ones, and
+:mod:`~spark_audit.stats.roc_replicates` both in resamples.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from spark_audit.errors import NotEstimableError
 from spark_audit.stats import intervals
 from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_in_strata
 from spark_audit.stats.estimate import Estimate
-from spark_audit.stats.resamples import resamples_of_rows
 from spark_audit.stats.roc import checked, placements
 
 ZERO = 1e-12
@@ -170,7 +170,8 @@ def auc_estimate(
     scores
         Shape ``(n,)``: the larger, the likelier a member.
     replicates
-        Shape ``(B,)``, from :func:`auc_replicates`: also the percentile interval.
+        Shape ``(B,)``, the AUC in each resample, from
+        :mod:`~spark_audit.stats.roc_replicates`: also the percentile interval.
 
     Returns
     -------
@@ -386,86 +387,6 @@ def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
     [0.125, -0.125, -0.125, 0.125]
     """
     return _influence(design, scores).components.ravel()
-
-
-def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.ndarray:
-    """Return the AUC, averaged over tasks, in every resample of clusters.
-
-    Parameters
-    ----------
-    design
-        Members, clusters and tasks of ``n`` rows.
-    scores
-        Shape ``(n,)``.
-    weights
-        ``B`` resamples, from :meth:`Design.draw`.
-
-    Returns
-    -------
-    Shape ``(B,)``; NaN where a resample lacks a side. One sort, then O(B n).
-
-    Examples
-    --------
-    All four clusters once, and only the member that is below a non-member:
-
-    >>> design = Design.of([True, True, False, False], range(4))
-    >>> weights = Weights(np.array([[1, 1, 1, 1], [0, 2, 1, 1]]), np.arange(4))
-    >>> auc_replicates(design, [4.0, 2.0, 3.0, 1.0], weights).tolist()
-    [0.75, 0.5]
-    """
-    values = checked(scores)
-    total = np.zeros(len(weights))
-
-    # Weights count rows, so the weight of all pairs that are ordered rightly is the sum
-    # over members of member_weight times the weight of non-members below. Members with
-    # the same number j of non-members below are added first: it is the sum over j of
-    # weight_below[j] * member_weight[j].
-    for members, others in design.tasks:
-        # Non-members from the smallest score to the largest.
-        others = others[np.argsort(values[others], kind="stable")]
-        halves_below = _halves_below(values[members], values[others])
-
-        for resamples in resamples_of_rows(weights, design.cluster, members, others):
-            # Cumulated weight of the first 0, 1, ... non-members, (others + 1, b).
-            weight_below = np.cumsum(resamples.others, axis=0)
-            weight_below = np.pad(weight_below, ((1, 0), (0, 0)))
-
-            # Weight of the members by the number of non-members below them.
-            member_weight = halves_below @ resamples.members  # (others + 1, b)
-            n_pairs = weight_below[-1] * member_weight.sum(axis=0)
-
-            # A resample without members or without non-members has 0 / 0, NaN.
-            with np.errstate(invalid="ignore"):
-                n_ordered = np.einsum("jb,jb->b", weight_below, member_weight)
-                total[resamples.columns] += n_ordered / n_pairs
-
-    return total / len(design.tasks)
-
-
-def _halves_below(
-    members: np.ndarray, sorted_others: np.ndarray
-) -> scipy.sparse.csr_array:
-    """Return how many non-members each member exceeds, as a matrix of halves.
-
-    Cell ``(j, i)`` of ``(others + 1, members)``: one half if exactly ``j`` non-members
-    score less than member ``i``, and one half if exactly ``j`` score as much or less.
-    Both halves stand in one cell if there is no tie; a tie counts one half.
-
-    Parameters
-    ----------
-    members, sorted_others
-        Shapes ``(members,)`` and ``(others,)``: scores, those of others rising.
-    """
-    below = sorted_others.searchsorted(members, "left")
-    up_to = sorted_others.searchsorted(members, "right")
-
-    rows = np.concatenate([below, up_to])
-    columns = np.tile(np.arange(len(members)), 2)
-    halves = np.full(len(rows), 0.5)
-    return scipy.sparse.csr_array(
-        (halves, (rows, columns)),
-        (len(sorted_others) + 1, len(members)),
-    )
 
 
 class Influence(NamedTuple):

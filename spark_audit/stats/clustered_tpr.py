@@ -18,11 +18,10 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.stats import intervals
-from spark_audit.stats.bootstrap import Weights, cluster_sums
+from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.clustered_roc import ZERO, Design
 from spark_audit.stats.estimate import Estimate
-from spark_audit.stats.resamples import resamples_of_rows
-from spark_audit.stats.roc import Band, Tpr, allowed, chance_band, checked, tpr_at_fpr
+from spark_audit.stats.roc import Band, Tpr, allowed, chance_band, tpr_at_fpr
 
 
 def tpr_by_task(design: Design, scores: ArrayLike, budget: float) -> list[Tpr]:
@@ -74,7 +73,8 @@ def tpr_estimate(
     budget
         Budget of false positives, a share.
     replicates
-        Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
+        Shape ``(B,)``, of this budget, from
+        :func:`~spark_audit.stats.roc_replicates.roc_replicates`.
 
     Notes
     -----
@@ -154,100 +154,6 @@ def _widened_for_few(
         high=max(end for end in highs if end is not None),
         interval="korn-graubard",
     )
-
-
-def tpr_replicates(
-    design: Design,
-    scores: ArrayLike,
-    budgets: Sequence[float],
-    weights: Weights,
-) -> np.ndarray:
-    """Return the TPR at each budget, averaged over tasks, in every resample.
-
-    Parameters
-    ----------
-    design
-        Members, clusters and tasks of ``n`` rows.
-    scores
-        Shape ``(n,)``.
-    budgets
-        ``F`` budgets of false positives.
-    weights
-        ``B`` resamples, from :meth:`~spark_audit.stats.clustered_roc.Design.draw`.
-
-    Returns
-    -------
-    Shape ``(F, B)``; NaN where a resample lacks a side.
-
-    Examples
-    --------
-    All four clusters once, and only the member that is below a non-member:
-
-    >>> design = Design.of([True, True, False, False], range(4))
-    >>> weights = Weights(np.array([[1, 1, 1, 1], [0, 2, 1, 1]]), np.arange(4))
-    >>> tpr_replicates(design, [4.0, 2.0, 3.0, 1.0], [0.1], weights).tolist()
-    [[0.5, 0.0]]
-    """
-    values = checked(scores)
-    total = np.zeros((len(budgets), len(weights)))
-
-    for members, others in design.tasks:
-        # Sort both sides from the largest score down.
-        members = members[np.argsort(-values[members], kind="stable")]
-        others = others[np.argsort(-values[others], kind="stable")]
-
-        # Number of members strictly above each non-member.
-        n_above = np.searchsorted(-values[members], -values[others], side="left")
-
-        for resamples in resamples_of_rows(weights, design.cluster, members, others):
-            # Weight of the non-members down to each one, (others, b), and of the first
-            # 0, 1, ... members, (members + 1, b).
-            others_down_to = np.cumsum(resamples.others, axis=0)
-            first_members = np.cumsum(resamples.members, axis=0)
-            first_members = np.pad(first_members, ((1, 0), (0, 0)))
-
-            for i, budget in enumerate(budgets):
-                total[i, resamples.columns] += _tpr_of_resamples(
-                    budget, others_down_to, first_members, n_above
-                )
-
-    return total / max(len(design.tasks), 1)
-
-
-def _tpr_of_resamples(
-    budget: float,
-    others_down_to: np.ndarray,
-    first_members: np.ndarray,
-    n_above: np.ndarray,
-) -> np.ndarray:
-    """Return the TPR of one task in some resamples, shape ``(b,)``; NaN: lacks a side.
-
-    Both sides are sorted from the largest score down.
-
-    Parameters
-    ----------
-    budget
-        Budget of false positives, a share.
-    others_down_to
-        Shape ``(others, b)``: weight of the non-members down to each one.
-    first_members
-        Shape ``(members + 1, b)``: weight of the first 0, 1, ... members.
-    n_above
-        Shape ``(others,)``: number of members above each non-member.
-    """
-    n_others = others_down_to[-1]  # (b,), weights of the sides
-    n_members = first_members[-1]  # (b,)
-    lacks_side = (n_others == 0) | (n_members == 0)
-
-    # The threshold is the first non-member that exceeds the budget.
-    n_allowed = np.floor(budget * n_others + 1e-9)  # the tolerance of roc.allowed
-    n_within = (others_down_to <= n_allowed).sum(axis=0)
-    threshold = np.minimum(n_within, len(others_down_to) - 1)  # (b,), index of others
-
-    resample = np.arange(len(n_members))
-    hits = first_members[n_above[threshold], resample]  # (b,)
-    rate = hits / np.maximum(n_members, 1)
-    return np.where(lacks_side, np.nan, rate)
 
 
 @lru_cache(maxsize=64)

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from spark_audit.stats import bootstrap
 from spark_audit.stats.bootstrap import (
+    LEAST_ROWS_OF_PRODUCT,
     block_of_cluster,
     cluster_sums,
     row_chunks,
@@ -234,7 +235,7 @@ def _sums_of_random_patterns(
 ) -> Iterator[np.ndarray]:
     """Yield sums over clusters ``(C, K)`` under random signs, in lots of patterns."""
     bits = _random_bits(len(num), replicates, seed)
-    for rows in row_chunks(replicates, max(num.shape)):
+    for rows in row_chunks(replicates, max(num.shape), least=LEAST_ROWS_OF_PRODUCT):
         is_flipped = np.unpackbits(bits[rows], axis=1, count=len(num))
         signs = 1 - 2 * is_flipped.view(np.int8)  # (patterns of the lot, C)
         yield weighted_sums(signs, num)

@@ -13,10 +13,10 @@ from spark_audit.stats.clustered_roc import (
     Design,
     auc_difference,
     auc_estimate,
-    auc_replicates,
 )
-from spark_audit.stats.clustered_tpr import chance, tpr_estimate, tpr_replicates
+from spark_audit.stats.clustered_tpr import chance, tpr_estimate
 from spark_audit.stats.roc import auc, chance_band, tpr_at_fpr
+from spark_audit.stats.roc_replicates import roc_replicates
 
 RNG = np.random.default_rng
 
@@ -229,9 +229,9 @@ def test_bootstrap_agrees_with_scipy():
     """Rows as clusters: SciPy resamples both sides, as the strata do."""
     x, y = rounded(80, 60, 6, shift=0.5)
     design = Design.of(np.repeat([True, False], [80, 60]), np.arange(140))
-    replicates = auc_replicates(
+    replicates = roc_replicates(
         design, np.concatenate([x, y]), design.draw(replicates=4000, seed=0)
-    )
+    ).auc
     estimate = auc_estimate(design, np.concatenate([x, y]), replicates=replicates)[0]
     reference = stats.bootstrap(
         (x, y),
@@ -333,7 +333,7 @@ def test_missing_estimates_give_their_reason(member, cluster, scores, reason):
 
 def tpr(design: Design, scores: np.ndarray, fpr: float, **options: Any) -> Any:
     weights = design.draw(**{"replicates": 500, "seed": 0} | options)
-    (replicates,) = tpr_replicates(design, scores, [fpr], weights)
+    (replicates,) = roc_replicates(design, scores, weights, fprs=[fpr]).tpr
     return tpr_estimate(design, scores, fpr, replicates=replicates)
 
 
@@ -387,9 +387,9 @@ def coverage(truth: float, runs: int, **options: Any) -> tuple[float, float]:
     hits = np.zeros(2)
     for seed in range(runs):
         design, scores = clustered(seed, **options)
-        replicates = auc_replicates(
+        replicates = roc_replicates(
             design, scores, design.draw(replicates=400, seed=seed)
-        )
+        ).auc
         estimate = auc_estimate(design, scores, replicates=replicates)[0]
         bounds = (
             (estimate.low, estimate.high),
@@ -441,7 +441,7 @@ def by_tasks(seed: int) -> tuple[Design, np.ndarray]:
 def test_resampled_rates_are_those_of_the_rows_repeated():
     design, scores = by_tasks(1)
     weights = draw_weights(design.n_clusters, replicates=20, seed=0)
-    replicates = tpr_replicates(design, scores, [0.1], weights)[0]
+    (replicates,) = roc_replicates(design, scores, weights, fprs=[0.1]).tpr
     for replicate, drawn in zip(replicates, weights.drawn, strict=True):
         rates = []
         for is_task in (design.task == 0, design.task == 1):
@@ -459,7 +459,7 @@ def test_each_task_has_its_threshold():
     # Few members above the threshold: the exact interval counts them.
     scores = scores - 2.0 * design.member
     weights = draw_weights(design.n_clusters, replicates=99, seed=0)
-    replicates = tpr_replicates(design, scores, [0.1], weights)[0]
+    (replicates,) = roc_replicates(design, scores, weights, fprs=[0.1]).tpr
     moved = scores + 100.0 * design.task
     estimate, estimate_moved = (
         tpr_estimate(design, values, 0.1, replicates=replicates)

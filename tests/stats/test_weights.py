@@ -9,8 +9,9 @@ from spark_audit.stats.bootstrap import (
     draw_weights,
     median_replicates,
 )
-from spark_audit.stats.clustered_roc import Design, auc_replicates
+from spark_audit.stats.clustered_roc import Design
 from spark_audit.stats.intervals import ratio, ratio_estimate
+from spark_audit.stats.roc_replicates import roc_replicates
 from spark_audit.stats.sign_flips import sign_flip
 
 CLUSTERS = 2000
@@ -88,8 +89,10 @@ def test_resampled_areas_are_those_of_the_whole_matrix(blocked):
     weights = design.draw(replicates=30, seed=0)
     scores = rng.normal(member * 0.2)
     np.testing.assert_allclose(
-        auc_replicates(design, scores, weights),
-        auc_replicates(design, scores, one_by_one(weights.drawn[:, weights.column])),
+        roc_replicates(design, scores, weights).auc,
+        roc_replicates(
+            design, scores, one_by_one(weights.drawn[:, weights.column])
+        ).auc,
     )
 
 

@@ -43,6 +43,7 @@ from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
+from spark_audit.stats.roc_replicates import roc_replicates
 
 CheckpointScore: TypeAlias = tuple[str, str]
 """A checkpoint, and the name of one of its scores."""
@@ -197,15 +198,12 @@ class MembershipGroup:
         key = (scored_by, attack, scored.example_indices.tobytes())
         if key not in self._resampled:
             values = self.scores[name][attack][scored.example_indices]  # (scored,)
+            replicates = roc_replicates(
+                scored.design, values, scored.weights, fprs=[*self.fprs.values()]
+            )
+            by_metric = {"auc": replicates.auc}
             # Rates are in the order of `fprs`.
-            rates = clustered_tpr.tpr_replicates(
-                scored.design, values, [*self.fprs.values()], scored.weights
-            )  # (rates, replicates)
-            aucs = clustered_roc.auc_replicates(
-                scored.design, values, scored.weights
-            )  # (replicates,)
-            by_metric = {"auc": aucs}
-            by_metric |= zip(self.fprs, rates, strict=True)
+            by_metric |= zip(self.fprs, replicates.tpr, strict=True)
             self._resampled[key] = by_metric
         return self._resampled[key]
 
