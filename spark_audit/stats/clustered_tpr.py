@@ -21,6 +21,7 @@ from spark_audit.stats import intervals
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.clustered_roc import ZERO, Design
 from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.percentiles import percentile_interval
 from spark_audit.stats.roc import Band, Tpr, allowed, chance_band, tpr_at_fpr
 
 
@@ -86,7 +87,7 @@ def tpr_estimate(
         rates = tpr_by_task(design, scores, budget)
         if not rates:
             raise NotEstimableError("there is no row")
-        low, high = intervals.percentile_interval(replicates)
+        low, high = percentile_interval(replicates)
     except NotEstimableError as error:
         return design.missing(error.what)
 

@@ -167,12 +167,12 @@ class Sides:
         return codes_of_trained[:0]
 
     @cached_property
-    def comparison(self) -> Comparison:
+    def shared(self) -> SharedSums:
         """Return what all contrasts of these sides share, whatever changed.
 
         At least one occurrence must have a stratum.
         """
-        return Comparison.of(self)
+        return SharedSums.of(self)
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class SideSums(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class SharedSums:
     """What all contrasts of the same sides share, whatever changed.
 
     Only occurrences that have a stratum are *used*. Clusters are those with a used
@@ -266,8 +266,8 @@ class Comparison:
     note: str
 
     @classmethod
-    def of(cls, sides: Sides) -> Comparison:
-        """Return the comparison of sides of which some occurrence has a stratum."""
+    def of(cls, sides: Sides) -> SharedSums:
+        """Return what is shared, of sides of which some occurrence has a stratum."""
         is_used = sides.cells >= 0  # (s,)
         used = np.flatnonzero(is_used)
         strata = sides.cells[used]
@@ -379,26 +379,26 @@ def memory(
         )
 
     # Sums of both sides by cluster and stratum.
-    comparison = sides.comparison
-    sums = comparison.sums_of(change)  # (clusters, 4 * strata)
-    n_tokens = round(float(comparison.trained_tokens.sum()))
-    freedom = comparison.freedom
+    shared = sides.shared
+    sums = shared.sums_of(change)  # (clusters, 4 * strata)
+    n_tokens = round(float(shared.trained_tokens.sum()))
+    freedom = shared.freedom
 
     def estimate(statistic: Statistic) -> Estimate:
         """Return a figure of the sums with its interval, smallest effect and note."""
         figure = estimate_of(
-            sums, statistic, n=n_tokens, df=freedom, scale=comparison.jackknife_scale
+            sums, statistic, n=n_tokens, df=freedom, scale=shared.jackknife_scale
         )
         if figure.se is not None:
             # mde takes the number of clusters, which is its degrees of freedom plus 1.
             figure = replace(figure, mde=mde(figure.se, clusters=int(freedom) + 1))
-        if comparison.note:
-            figure = figure.noting(comparison.note)
+        if shared.note:
+            figure = figure.noting(shared.note)
         return figure
 
     # Each mean counts the clusters of its side, the difference those of both sides.
-    n_trained_clusters = int(comparison.trained_tokens.any(axis=1).sum())
-    n_held_out_clusters = int(comparison.held_out_tokens.any(axis=1).sum())
+    n_trained_clusters = int(shared.trained_tokens.any(axis=1).sum())
+    n_held_out_clusters = int(shared.held_out_tokens.any(axis=1).sum())
     return Memory(
         trained=replace(estimate(_trained_mean), clusters=n_trained_clusters),
         held_out=replace(estimate(_held_out_mean), clusters=n_held_out_clusters),

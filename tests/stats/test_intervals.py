@@ -17,11 +17,11 @@ from spark_audit.stats.intervals import (
     estimate_of,
     left_out,
     median_estimate,
-    percentile_interval,
     rate_estimate,
     ratio,
     ratio_estimate,
 )
+from spark_audit.stats.percentiles import percentile_interval
 
 NUM = np.array([3, 1.5, -0.5, 4, 2])
 DEN = np.array([4.0, 3, 2, 5, 4])

@@ -20,7 +20,8 @@ from spark_audit.results import Contrast, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats.bootstrap import cluster_sums, median_replicates
 from spark_audit.stats.estimate import Estimate
-from spark_audit.stats.intervals import median_estimate, percentile_interval
+from spark_audit.stats.intervals import median_estimate
+from spark_audit.stats.percentiles import percentile_interval
 from spark_audit.stats.sampled_extraction import n_p
 from spark_audit.stats.sign_flips import sign_flip
 

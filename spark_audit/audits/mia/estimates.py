@@ -41,7 +41,7 @@ from spark_audit.names import BASE
 from spark_audit.stats import clustered_roc, clustered_tpr
 from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.estimate import Estimate
-from spark_audit.stats.intervals import percentile_interval
+from spark_audit.stats.percentiles import percentile_interval
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.roc_replicates import roc_replicates
 
