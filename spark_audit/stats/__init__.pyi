@@ -9,7 +9,6 @@ from .clustered_roc import Design as Design
 from .clustered_roc import auc_difference as auc_difference
 from .clustered_roc import auc_estimate as auc_estimate
 from .clustered_tpr import tpr_estimate as tpr_estimate
-from .clustered_tpr import tpr_replicates as tpr_replicates
 from .conformal import conformal_p as conformal_p
 from .conformal import discoveries as discoveries
 from .duplicates import duplicate_groups as duplicate_groups
@@ -26,6 +25,7 @@ from .memory_contrast import memory as memory
 from .multiple_tests import holm as holm
 from .power import clusters_needed as clusters_needed
 from .power import mde as mde
+from .roc_replicates import tpr_replicates as tpr_replicates
 from .sampled_extraction import n_p as n_p
 from .sign_flips import max_t as max_t
 from .sign_flips import sign_flip as sign_flip

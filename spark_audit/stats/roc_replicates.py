@@ -105,3 +105,29 @@ def roc_replicates(
 
     n_tasks = max(len(design.tasks), 1)
     return RocReplicates(auc=auc_total / n_tasks, tpr=tpr_total / n_tasks)
+
+
+def tpr_replicates(
+    design: Design, scores: ArrayLike, fprs: Sequence[float], weights: Weights
+) -> np.ndarray:
+    """Return the TPR at each budget, averaged over tasks, in every resample.
+
+    Parameters
+    ----------
+    design, scores, weights
+        As for :func:`roc_replicates`.
+    fprs
+        ``F`` budgets of false positives, shares from 0 to 1.
+
+    Returns
+    -------
+    Shape ``(F, B)``; NaN where a resample lacks a side.
+
+    Examples
+    --------
+    >>> design = Design.of([True, True, False, False], range(4))
+    >>> weights = Weights(np.array([[1, 1, 1, 1], [0, 2, 1, 1]]), np.arange(4))
+    >>> tpr_replicates(design, [4.0, 2.0, 3.0, 1.0], [0.1], weights).tolist()
+    [[0.5, 0.0]]
+    """
+    return roc_replicates(design, scores, weights, fprs=fprs).tpr
