@@ -193,19 +193,23 @@ def weighted_sums(
     compared: pd.DataFrame, hit_column: str, split: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weighted hits and trials of one split, each of shape ``(clusters,)``."""
+    weight = compared["weight"].to_numpy(np.float64)  # (spans,)
+    hits_of_spans = weight * compared[hit_column].to_numpy(np.float64)
+    trials_of_spans = weight * compared["trials"].to_numpy(np.float64)
+
     # Spans without a score of the base count in neither sum.
-    is_counted = (compared["split"] == split) & compared[hit_column].notna()
-    counted = compared[is_counted]
-    weight = counted["weight"].to_numpy(np.float64)  # (counted,)
-    counts = counted[[hit_column, "trials"]].to_numpy(np.float64) * weight[:, None]
-    hits, trials = _sums_by_cluster(counts, counted["cluster"]).T
+    is_of_split = (compared["split"] == split).to_numpy()
+    is_counted = is_of_split & ~np.isnan(hits_of_spans)
+    counts = np.stack([hits_of_spans, trials_of_spans], axis=1)  # (spans, 2)
+    clusters = compared["cluster"].to_numpy()
+    hits, trials = _sums_by_cluster(counts[is_counted], clusters[is_counted]).T
     return hits, trials
 
 
-def _sums_by_cluster(counts: np.ndarray, clusters: pd.Series[str]) -> np.ndarray:
+def _sums_by_cluster(counts: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     """Return sums of counts ``(spans, K)`` by cluster, shape ``(clusters, K)``.
 
-    ``clusters``: the cluster of each span. They are sorted by name.
+    ``clusters``: shape ``(spans,)``, names. Sums are in the order of the names.
     """
     codes, _ = pd.factorize(clusters, sort=True)
     return cluster_sums(counts, codes)
@@ -337,7 +341,7 @@ def hits_next_to_base(train: pd.DataFrame) -> ClusterHits:
         Spans of trained rows that the base was scored on.
     """
     counts = train[["greedy_sure", "base_won", "trials"]].to_numpy(np.float64)
-    return ClusterHits(*_sums_by_cluster(counts, train["cluster"]).T)
+    return ClusterHits(*_sums_by_cluster(counts, train["cluster"].to_numpy()).T)
 
 
 def difference_from_base(
