@@ -31,7 +31,11 @@ class RocReplicates(NamedTuple):
 
 
 def roc_replicates(
-    design: Design, scores: ArrayLike, weights: Weights, *, fprs: Sequence[float] = ()
+    design: Design,
+    scores: ArrayLike,
+    weights: Weights,
+    *,
+    budgets: Sequence[float] = (),
 ) -> RocReplicates:
     """Return the AUC, and the TPR at each budget, in every resample of clusters.
 
@@ -43,7 +47,7 @@ def roc_replicates(
         Shape ``(n,)``.
     weights
         ``B`` resamples, from :meth:`~spark_audit.stats.clustered_roc.Design.draw`.
-    fprs
+    budgets
         ``F`` budgets of false positives, shares from 0 to 1.
 
     Examples
@@ -53,14 +57,14 @@ def roc_replicates(
     >>> design = Design.of([True, True, False, False], range(4))
     >>> weights = Weights(np.array([[1, 1, 1, 1], [0, 2, 1, 1]]), np.arange(4))
     >>> replicates = roc_replicates(
-    ...     design, [4.0, 2.0, 3.0, 1.0], weights, fprs=[0.1]
+    ...     design, [4.0, 2.0, 3.0, 1.0], weights, budgets=[0.1]
     ... )
     >>> replicates.auc.tolist(), replicates.tpr.tolist()
     ([0.75, 0.5], [[0.5, 0.0]])
     """
     values = checked(scores)
     auc_total = np.zeros(len(weights))
-    tpr_total = np.zeros((len(fprs), len(weights)))
+    tpr_total = np.zeros((len(budgets), len(weights)))
 
     for members, others in design.tasks:
         # Sort both sides from the largest score down.
@@ -92,11 +96,11 @@ def roc_replicates(
             auc_total[lot] += twice_ordered / 2 / n_pairs
 
             resample = np.arange(len(n_members))
-            for i, fpr in enumerate(fprs):
+            for i, budget in enumerate(budgets):
                 # The threshold is the first non-member that exceeds the budget; the
                 # tolerance is that of roc.allowed.
-                budget = np.floor(fpr * n_others + 1e-9)
-                n_within = np.count_nonzero(others_down_to <= budget, axis=0)
+                allowed = np.floor(budget * n_others + 1e-9)
+                n_within = np.count_nonzero(others_down_to <= allowed, axis=0)
                 threshold = np.minimum(n_within, len(others) - 1)  # (b,)
 
                 hits = above[threshold, resample]  # (b,)
@@ -108,7 +112,7 @@ def roc_replicates(
 
 
 def tpr_replicates(
-    design: Design, scores: ArrayLike, fprs: Sequence[float], weights: Weights
+    design: Design, scores: ArrayLike, budgets: Sequence[float], weights: Weights
 ) -> np.ndarray:
     """Return the TPR at each budget, averaged over tasks, in every resample.
 
@@ -116,7 +120,7 @@ def tpr_replicates(
     ----------
     design, scores, weights
         As for :func:`roc_replicates`.
-    fprs
+    budgets
         ``F`` budgets of false positives, shares from 0 to 1.
 
     Returns
@@ -130,4 +134,4 @@ def tpr_replicates(
     >>> tpr_replicates(design, [4.0, 2.0, 3.0, 1.0], [0.1], weights).tolist()
     [[0.5, 0.0]]
     """
-    return roc_replicates(design, scores, weights, fprs=fprs).tpr
+    return roc_replicates(design, scores, weights, budgets=budgets).tpr

@@ -333,7 +333,7 @@ def test_missing_estimates_give_their_reason(member, cluster, scores, reason):
 
 def tpr(design: Design, scores: np.ndarray, fpr: float, **options: Any) -> Any:
     weights = design.draw(**{"replicates": 500, "seed": 0} | options)
-    (replicates,) = roc_replicates(design, scores, weights, fprs=[fpr]).tpr
+    (replicates,) = roc_replicates(design, scores, weights, budgets=[fpr]).tpr
     return tpr_estimate(design, scores, fpr, replicates=replicates)
 
 
@@ -441,7 +441,7 @@ def by_tasks(seed: int) -> tuple[Design, np.ndarray]:
 def test_resampled_rates_are_those_of_the_rows_repeated():
     design, scores = by_tasks(1)
     weights = draw_weights(design.n_clusters, replicates=20, seed=0)
-    (replicates,) = roc_replicates(design, scores, weights, fprs=[0.1]).tpr
+    (replicates,) = roc_replicates(design, scores, weights, budgets=[0.1]).tpr
     for replicate, drawn in zip(replicates, weights.drawn, strict=True):
         rates = []
         for is_task in (design.task == 0, design.task == 1):
@@ -459,7 +459,7 @@ def test_each_task_has_its_threshold():
     # Few members above the threshold: the exact interval counts them.
     scores = scores - 2.0 * design.member
     weights = draw_weights(design.n_clusters, replicates=99, seed=0)
-    (replicates,) = roc_replicates(design, scores, weights, fprs=[0.1]).tpr
+    (replicates,) = roc_replicates(design, scores, weights, budgets=[0.1]).tpr
     moved = scores + 100.0 * design.task
     estimate, estimate_moved = (
         tpr_estimate(design, values, 0.1, replicates=replicates)

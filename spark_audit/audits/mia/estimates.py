@@ -199,7 +199,7 @@ class MembershipGroup:
         if key not in self._resampled:
             values = self.scores[name][attack][scored.example_indices]  # (scored,)
             replicates = roc_replicates(
-                scored.design, values, scored.weights, fprs=[*self.fprs.values()]
+                scored.design, values, scored.weights, budgets=[*self.fprs.values()]
             )
             by_metric = {"auc": replicates.auc}
             # Rates are in the order of `fprs`.

@@ -474,12 +474,12 @@ def _sums_by_scale(
         Clusters of the group; not each has units of each checkpoint.
     """
     kinds = [*METRIC_OF_KIND]
-    kind = pd.Index(kinds).get_indexer(frame["kind"])  # (lines,)
+    kind = pd.Index(kinds).get_indexer(pd.Index(frame["kind"]))  # (lines,)
 
     # Checkpoints and scales are numbered as they first occur.
     by_scale = frame.groupby(["checkpoint", "sigma"], sort=False)
     scale = by_scale.ngroup().to_numpy()  # (lines,)
-    n_draws = by_scale["draw"].nunique()  # its index is that of the numbers
+    n_draws = by_scale["draw"].nunique()  # in the order of the numbers
     shape = (len(n_draws), len(kinds))
 
     # One sum of all lines by scale, kind and cluster.
@@ -492,7 +492,8 @@ def _sums_by_scale(
     n_tokens = cluster_sums(frame["n"], scale_and_kind, math.prod(shape)).reshape(shape)
 
     sums_by_scale: dict[ScaleKey, dict[str, SumsOfKind]] = {}
-    for i, ((name, sigma), n_draws_of_scale) in enumerate(n_draws.items()):
+    for i, (name, sigma) in enumerate(n_draws.index.tolist()):
+        n_draws_of_scale = n_draws.iloc[i]
         sums_by_scale[ScaleKey(name, _variant_of(sigma))] = {
             kinds[j]: SumsOfKind(
                 sums=sums[i, j] / n_draws_of_scale,
