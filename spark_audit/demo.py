@@ -163,6 +163,9 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
 BASELINE = "sd-replay"
 """The run that the report compares the others with."""
 
+BASELINE_LOCK = Path("runs") / ".baseline.lock"
+"""A lock of the process that trains the baseline, or its first stage."""
+
 
 def run_demo(
     out: Path,
@@ -381,7 +384,13 @@ def _train(name: str, out: Path, seed: int, size: Size) -> None:
     with quiet():
         from spark_train.training_run import train
 
-    train(_train_request(name, out, seed, size))
+    request = _train_request(name, out, seed, size)
+    if name == BASELINE:
+        # Another process may be at its first stage.
+        with files.alone(out / BASELINE_LOCK):
+            train(request)
+    else:
+        train(request)
 
 
 def _train_first_stage(out: Path, seed: int, size: Size) -> None:
@@ -389,10 +398,11 @@ def _train_first_stage(out: Path, seed: int, size: Size) -> None:
     with quiet():
         from spark_train.training_run import train_by_stage
 
-    stages = train_by_stage(_train_request(BASELINE, out, seed, size))
-    next(stages)
-    # The run goes on from its folder when its turn comes.
-    stages.close()
+    with files.alone(out / BASELINE_LOCK):
+        stages = train_by_stage(_train_request(BASELINE, out, seed, size))
+        next(stages)
+        # The run goes on from its folder when its turn comes.
+        stages.close()
 
 
 def _train_request(name: str, out: Path, seed: int, size: Size) -> TrainRequest:
