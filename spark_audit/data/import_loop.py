@@ -27,6 +27,8 @@ from spark_audit.data.sources import read_rows, split_of
 from spark_audit.data.task_wording import task_wordings
 from spark_audit.errors import InputError, at
 from spark_audit.json_values import Row
+from spark_audit.messages import is_watched
+from spark_audit.messages import progress as shown_progress
 
 _PLACES_NAMED = 3
 """Number of example places that a note names."""
@@ -150,7 +152,7 @@ def write_imported(
     encoding: str | None,
     new_converter: Callable[[], RowConverter],
     finds_shared_wording: bool,
-    progress: Callable[[str, int, int], None] | None,
+    progress: Callable[[str, int, int], None] | bool | None,
     note: Callable[[str], None] | None,
 ) -> dict[Split, int]:
     """Write the examples of a source as JSON lines, whole or not at all.
@@ -169,7 +171,7 @@ def write_imported(
         then read twice.
     progress
         Called with a stage's name, the number of examples, and 0 (the total is
-        unknown).
+        unknown). ``True``: a bar, which is the default if a person waits.
     note
         Called with each note of the last reading.
 
@@ -177,6 +179,41 @@ def write_imported(
     -------
     dict
         Number of examples by split.
+    """
+    if progress is None:
+        progress = is_watched()
+    with shown_progress(quiet=progress is not True) as show:
+        converter = _write_rows(
+            output,
+            source=source,
+            format=format,
+            encoding=encoding,
+            new_converter=new_converter,
+            finds_shared_wording=finds_shared_wording,
+            # With False, nothing is shown, because `show` is quiet.
+            progress=show if isinstance(progress, bool) else progress,
+        )
+
+    # Notes follow the bar, which would overwrite them.
+    if note is not None:
+        for remark in converter.notes():
+            note(remark)
+    return dict(converter.rows_by_split)
+
+
+def _write_rows(
+    output: str | Path,
+    *,
+    source: str,
+    format: str,
+    encoding: str | None,
+    new_converter: Callable[[], RowConverter],
+    finds_shared_wording: bool,
+    progress: Callable[[str, int, int], None],
+) -> RowConverter:
+    """Write the examples of a source, and return the converter that counted them.
+
+    Parameters are those of :func:`write_imported`.
     """
 
     def read(converter: RowConverter, stage: str) -> Iterator[tuple[str, Example]]:
@@ -186,7 +223,7 @@ def write_imported(
 
             n_examples = converter.rows_by_split.total()
             is_due = n_examples % converter.rows_per_progress_call == 0
-            if progress is not None and is_due:
+            if is_due:
                 progress(stage, n_examples, 0)
 
     shared_wording: dict[str, FixedWording] | None = None
@@ -204,11 +241,7 @@ def write_imported(
             output,
             (with_shared_wording(example, shared_wording) for example in examples),
         )
-
-    if note is not None:
-        for remark in converter.notes():
-            note(remark)
-    return dict(converter.rows_by_split)
+    return converter
 
 
 def _examples_of_rows(

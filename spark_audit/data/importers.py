@@ -69,7 +69,7 @@ def import_rows(
     encoding: str | None = None,
     empty: Empty | None = None,
     offsets: Offsets | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] | bool | None = None,
     note: Callable[[str], None] | None = None,
 ) -> dict[Split, int]:
     r"""Read other people's data and write it as JSON lines, row by row.
@@ -120,7 +120,7 @@ def import_rows(
         unit.
     progress
         Called with a stage's name, the number of rows done, and 0 (the total is
-        unknown).
+        unknown). ``True``: a bar, which is the default if a person waits.
     note
         Called with a note on everything that was dropped, left out or converted.
 

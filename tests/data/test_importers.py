@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -568,3 +569,20 @@ def test_row_by_row_leaves_nothing_of_a_bad_file(tmp_path):
             import_rows(source, tmp_path / "out" / "o.jsonl", task="t", split="train")
         assert message in str(caught.value)
         assert not [*(tmp_path / "out").glob("*")]
+
+
+def test_python_shows_progress_where_it_is_asked_for(tmp_path, capsys):
+    source = tmp_path / "rows.csv"
+    source.write_text("text,label\n" + "call me,good\n" * 1000, encoding="utf-8")
+
+    def shown(progress: Any) -> str:
+        import_rows(
+            source, tmp_path / "x.jsonl", task="t", split="train", progress=progress
+        )
+        return capsys.readouterr().err
+
+    assert "rows written" in shown(True)
+    assert shown(False) == shown(None) == ""
+    calls: list[tuple[str, int, int]] = []
+    assert shown(lambda *call: calls.append(call)) == ""
+    assert calls == [("rows written", 1000, 0)]

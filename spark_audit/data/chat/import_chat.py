@@ -77,7 +77,7 @@ def import_chat(
     format: str = "auto",
     split: Split | None = None,
     encoding: str | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] | bool | None = None,
     note: Callable[[str], None] | None = None,
 ) -> dict[Split, int]:
     """Read chat data and write it as JSON lines, in the form that the trainer read.
