@@ -195,7 +195,7 @@ def _pass_records(
 
 def _cost(
     tokens_by_kind: Mapping[str, int], seconds_per_token: Mapping[str, float]
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Return the sum of tokens of some kinds of pass, and an estimate in seconds."""
     seconds = 0.0
     for kind, n_tokens in tokens_by_kind.items():
@@ -296,7 +296,7 @@ def estimate_lines(estimated: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lines_of_audits(
-    audits: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]
+    audits: Sequence[Mapping[str, Any]], shared: Mapping[str, float]
 ) -> Iterator[str]:
     """Yield what each audit adds to the others, the longest first.
 

@@ -86,7 +86,7 @@ class Helper:
     process: subprocess.Popen[bytes]
     threads: int
     is_idle: bool = True
-    result: Any = None
+    result: object = None
 
     def begin(self, work: Work) -> None:
         """Let the helper do a work; :meth:`wait` must follow before the next one."""
@@ -299,7 +299,7 @@ def run_jobs(
     """
     jobs_left = deque(jobs)
     jobs_undone: list[Work] = []
-    results: SimpleQueue[Any] = SimpleQueue()  # of jobs that helpers have done
+    results: SimpleQueue[object] = SimpleQueue()  # of jobs that helpers have done
 
     def next_job() -> Work | None:
         """Take the next job; ``None`` if there is none. Threads call this, too."""
