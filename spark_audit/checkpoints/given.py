@@ -37,7 +37,7 @@ IN_MEMORY = "live"
 MEMORY_SOURCE = "weights in memory"
 """Where a model in memory comes from, in reports."""
 
-NO_CHECKPOINT = "neither a path nor an open checkpoint nor a model"
+NO_GIVEN_CHECKPOINT = "neither a path nor an open checkpoint nor a model"
 """What a value is that is no checkpoint, in errors."""
 
 NOT_HASHED = "not hashed: a model in memory"
@@ -73,7 +73,7 @@ def check_open(given: object, argument: str) -> None:
         Names the argument and its value.
     """
     if not is_model(given) and not is_open(given):
-        raise wrong_value(argument, given, NO_CHECKPOINT)
+        raise wrong_value(argument, given, NO_GIVEN_CHECKPOINT)
 
 
 def default_model_name(model: Any) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from spark_audit.arguments import ArgumentError, wrong_value
 from spark_audit.checkpoints.given import (
     IN_MEMORY,
-    NO_CHECKPOINT,
+    NO_GIVEN_CHECKPOINT,
     check_open,
     default_model_name,
     is_model,
@@ -130,7 +130,7 @@ def _checked_values(checkpoints: Any, *, where: str) -> list[Any]:
     values = [*checkpoints] if is_iterable else [checkpoints]
     for value in values:
         if not _is_single(value):
-            raise wrong_value(where, value, NO_CHECKPOINT)
+            raise wrong_value(where, value, NO_GIVEN_CHECKPOINT)
     return values
 
 
