@@ -347,9 +347,11 @@ def render(key: str, /, **facts: object) -> str:
     jinja2.TemplateError
         If the key has no sentence, or the sentence needs a missing fact.
     """
-    template = template_environment().get_template(key)
+    text = known_templates().get(key, "")
+    if not text or "{" in text:
+        text = template_environment().get_template(key).render(facts)
     # Line breaks of a template file do not belong to the sentence.
-    return " ".join(template.render(facts).split())
+    return " ".join(text.split())
 
 
 def optional(key: str) -> str:
@@ -395,8 +397,12 @@ def template_environment() -> Environment:
     """Return the Jinja environment with all templates, strict about missing facts."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
+    # A report needs more templates than the usual cache has room for.
     environment = Environment(
-        loader=DictLoader(known_templates()), undefined=StrictUndefined
+        loader=DictLoader(known_templates()),
+        undefined=StrictUndefined,
+        cache_size=-1,
+        auto_reload=False,
     )
     for function in (*FIGURE_FUNCTIONS, *TEMPLATE_FUNCTIONS):
         environment.filters[function.__name__] = function
