@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 from spark_audit.errors import InputError, choose
@@ -37,6 +38,9 @@ RELEARN = "relearn"
 RELEARNED_BASE = f"{BASE}+{RELEARN}"
 """The base after the same short training: the effect of relearning on a model that
 never read the rows."""
+
+REMEMBERED_NAMES = 4096
+"""Names whose parts are remembered: each row of a report names its checkpoint."""
 
 _CHECKPOINT_NAME = re.compile(
     r"(?P<method>.+?)(?:\[(?P<seed>[1-9]\d*)\])?(?:@(?P<stage>[1-9]\d*))?"
@@ -93,6 +97,7 @@ def seeds_of(name: str, count: int) -> list[str]:
     return [str(CheckpointName(name, seed)) for seed in range(1, count + 1)]
 
 
+@lru_cache(maxsize=REMEMBERED_NAMES)
 def entry_of(name: str) -> str:
     """Return the name of a checkpoint's entry in a report: for a seed, its method.
 
@@ -104,6 +109,7 @@ def entry_of(name: str) -> str:
     return parts.method if is_seed else name
 
 
+@lru_cache(maxsize=REMEMBERED_NAMES)
 def series_of(name: str) -> str:
     """Return the series of a stage ``NAME@K``; any other name is its own series."""
     parts = CheckpointName.parse(name)
@@ -112,6 +118,7 @@ def series_of(name: str) -> str:
     return str(replace(parts, stage=None))
 
 
+@lru_cache(maxsize=REMEMBERED_NAMES)
 def original_of(name: str) -> str:
     """Return the checkpoint from which ``NAME+int8`` or ``NAME+relearn`` was derived.
 

@@ -201,15 +201,21 @@ def about(name: str) -> type[Audit]:
     Unlike ``find`` it does not refuse an unknown name, so that a report of an audit
     that is not installed can be shown.
     """
+    if name in AUDITS:
+        return _audit_of_package(name)
+
     from spark_audit.audits.base import Audit
 
-    if name in AUDITS:
-        # The attribute imports the audit's module.
-        audit: type[Audit] = getattr(audits, AUDITS[name])
-        return audit
     if name in _given_audits:
         return _given_audits[name]
     return _audits_of_packages().get(name, Audit)
+
+
+@cache
+def _audit_of_package(name: str) -> type[Audit]:
+    """Return the class of an audit of this package, whose file is imported only now."""
+    audit: type[Audit] = getattr(audits, AUDITS[name])
+    return audit
 
 
 def metric_of(audit: str, name: str) -> Metric:
