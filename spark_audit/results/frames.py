@@ -145,12 +145,10 @@ def frame_of_records(
     """Return records as a frame; its columns are those of :func:`column_types`."""
     dtypes = column_types(record_type)
 
-    rows = []
-    for record in records:
-        cells = record.model_dump(mode="json", exclude=set(LEFT_OUT_OF_FRAMES))
-        # Guards and checkpoints have neither state nor guard as a field.
-        rows.append({name: _cell(cells.get(name, "")) for name in dtypes})
-    return frame_of_rows(rows, dtypes)
+    left_out = set(LEFT_OUT_OF_FRAMES)
+    rows = [record.model_dump(mode="json", exclude=left_out) for record in records]
+    # Guards and checkpoints have neither state nor guard as a field.
+    return frame_of_rows(rows, dtypes, missing="")
 
 
 def frame_of_table(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -166,10 +164,7 @@ def frame_of_table(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         values = [record.get(column) for record in records]
         dtypes[column] = _dtype_of_values(column, values)
 
-    rows = [
-        {column: _cell(record.get(column)) for column in columns} for record in records
-    ]
-    return frame_of_rows(rows, dtypes)
+    return frame_of_rows(records, dtypes)
 
 
 def frame_of_further_table(
@@ -220,25 +215,36 @@ def _dtype_of_values(column: str, values: Iterable[object]) -> str:
     return "Float64" if is_number else "string"
 
 
-def _cell(value: object) -> object:
-    """Return a value as a cell holds it: lists and records are JSON text."""
+def _text(value: object) -> str | None:
+    """Return a value as text: lists and records as JSON, numbers as they are written.
+
+    A missing value stays missing.
+    """
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)
-    return value
+    return None if value is None else str(value)
 
 
 def frame_of_rows(
-    rows: Sequence[Mapping[str, object]], dtypes: Mapping[str, str]
+    rows: Sequence[Mapping[str, object]],
+    dtypes: Mapping[str, str],
+    *,
+    missing: object = None,
 ) -> pd.DataFrame:
-    """Return rows of cells as a frame with the given columns and dtypes."""
+    """Return rows of values as a frame with the given columns and dtypes.
+
+    Parameters
+    ----------
+    missing
+        Value of a column that a row lacks.
+    """
     # pandas takes long to import, and reading a report does not need it.
     import pandas as pd
 
     columns = {}
     for name, dtype in dtypes.items():
-        cells: list[Any] = [row[name] for row in rows]
+        cells: list[Any] = [row.get(name, missing) for row in rows]
         if dtype == "string":
-            # A column of names and numbers holds the numbers as they are written.
-            cells = [cell if cell is None else str(cell) for cell in cells]
+            cells = [_text(cell) for cell in cells]
         columns[name] = pd.array(cells, dtype=dtype)  # type: ignore[call-overload]
     return pd.DataFrame(columns, index=range(len(rows)))
