@@ -89,7 +89,8 @@ def set_title(
 
     ``labelled_lines`` is how many lines of reference have a label below it.
     """
-    text = axes.set_title(title, pad=5 + 10 * labelled_lines, fontsize=8.0)
+    # With y matplotlib does not measure all labels to see whether one is in the way.
+    text = axes.set_title(title, y=1.0, pad=5 + 10 * labelled_lines, fontsize=8.0)
     text.set(label=PANEL_TITLE, in_layout=False, weight=weight)
 
 
@@ -113,6 +114,7 @@ def lay_out(figure: Figure) -> None:
     margin = CELL_MARGIN * figure.dpi  # pixels
     width, height = figure.bbox.size  # pixels
     for axes in figure.axes:
+        _fix_empty_labels(axes)
         # Boxes are pixels here, positions in the figure are shares of it.
         cell = axes.bbox.frozen()
         titles = list(_panel_titles(axes))
@@ -139,6 +141,16 @@ def lay_out(figure: Figure) -> None:
             title.set_x((cell.x0 + margin - left) / (right - left))
         _keep_line_labels(axes, cell.x0 + margin, cell.x1 - margin)
         _thin_tick_labels(axes)
+
+
+def _fix_empty_labels(axes: Axes) -> None:
+    """Give an axis without a label any place for it.
+
+    To find the place, matplotlib would measure the labels of all ticks each time.
+    """
+    for axis in (axes.xaxis, axes.yaxis):
+        if not axis.get_label_text():
+            axis.set_label_coords(0.0, 0.0)
 
 
 def _panel_titles(axes: Axes) -> Iterator[Text]:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from spark_audit.names import BASE
 from spark_audit.report.figures.canvas import canvas
 from spark_audit.report.figures.forest import (
+    MARKS_HEIGHT,
     Forest,
     ForestMarks,
     draw_forest,
@@ -55,13 +56,10 @@ def draw_rank(view: View) -> Sketch | None:
     marker_by_rank: dict[int, str] = {}
     for side, panel in SIDES_SHOWN.items():
         marks = []
-        for rank in TOP_RANKS_DRAWN:
-            rows = view.rows("rank", TOP_RATE.format(rank=rank), variant=side)
-            if rows:
-                # A report may lack a rank: markers go to the ranks that it has.
-                if rank not in marker_by_rank:
-                    marker_by_rank[rank] = TOP_MARKERS[len(marker_by_rank)]
-                marks.append(described_marks(view, "rank", rows, marker_by_rank[rank]))
+        for rank, rows in top_rows(view, side).items():
+            # A report may lack a rank: markers go to the ranks that it has.
+            marker = marker_by_rank.setdefault(rank, TOP_MARKERS[len(marker_by_rank)])
+            marks.append(described_marks(view, "rank", rows, marker))
 
         if marks:
             values = joined_values(marks, scale=100, digits=1)
@@ -73,6 +71,19 @@ def draw_rank(view: View) -> Sketch | None:
     for rank, marker in marker_by_rank.items():
         looks[render(f"figure.rank.top{rank}")] = Look(marker, PLAIN_LOOK.colour)
     return described_sketch("rank", forests, looks, is_share=True)
+
+
+def top_rows(view: View, side: str) -> dict[int, dict[str, Row]]:
+    """Return rank -> checkpoint -> share of tokens at this rank or above.
+
+    ``side`` is the variant: identifiers or other text. Ranks without rows are left out.
+    """
+    rows_by_rank = {}
+    for rank in TOP_RANKS_DRAWN:
+        rows = view.rows("rank", TOP_RATE.format(rank=rank), variant=side)
+        if rows:
+            rows_by_rank[rank] = rows
+    return rows_by_rank
 
 
 def draw_nll(view: View) -> Sketch | None:
@@ -257,10 +268,11 @@ def join_marks(axes: Axes, forest: Forest) -> None:
         if name not in before.rows or name not in after.rows:
             continue
 
-        # A line of two marks has them above and below its middle (MARKS_HEIGHT).
+        # Two marks stand a quarter of their room above and below the line's middle.
+        shift = MARKS_HEIGHT / 4
         axes.plot(
             [before.rows[name].value or 0.0, after.rows[name].value or 0.0],
-            [height - 0.15, height + 0.15],
+            [height - shift, height + shift],
             color=MUTED,
             linewidth=1.0,
             zorder=1.8,

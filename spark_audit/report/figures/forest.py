@@ -32,6 +32,21 @@ AROUND_FOREST = 0.95
 """Inches of the title, of labels of lines of reference and of the axis, which stand
 around the lines of a forest."""
 
+MIN_LINE_HEIGHT = 0.25
+"""Inches that a line of a forest has at least."""
+
+MARK_HEIGHT = 0.13
+"""Inches of one mark; the marks of a line stand below each other."""
+
+LINE_GAP = 0.1
+"""Inches between the texts or marks of two lines."""
+
+BAND_HEIGHT = 0.6
+"""Share of a line that the band of what could still be there fills."""
+
+VALUE_PLACE = 1.06
+"""Where the values at the right begin, in widths of the panel from its left edge."""
+
 NAME_WIDTH = 14
 """Letters of a line of a name at the left."""
 
@@ -84,7 +99,7 @@ class Forest:
         One for each kind of mark; in a line they stand below each other.
     values
         Line -> text at its right.
-    ends
+    band_ends
         Line -> position at which the band from the null ends.
     turn
         Gives the position of a value on the axis.
@@ -97,7 +112,7 @@ class Forest:
     lines: Sequence[str]
     marks: Sequence[ForestMarks]
     values: Mapping[str, str] = field(default_factory=dict)
-    ends: Mapping[str, float] = field(default_factory=dict)
+    band_ends: Mapping[str, float] = field(default_factory=dict)
     turn: Turn = float
     no_effect: float = 0.0
     of_checkpoints: bool = True
@@ -111,9 +126,9 @@ class Forest:
     def line_height(self) -> float:
         """Return the inches that a line of it needs."""
         texts = [*self.labels, *self.values.values()]
-        by_text = TEXT_LINE * lines_of(texts) + 0.1
-        by_marks = 0.13 * len(self.marks) + 0.1
-        return max(0.25, by_text, by_marks)
+        by_text = TEXT_LINE * lines_of(texts) + LINE_GAP
+        by_marks = MARK_HEIGHT * len(self.marks) + LINE_GAP
+        return max(MIN_LINE_HEIGHT, by_text, by_marks)
 
     def gid_of(self, line: str) -> str | None:
         """Return the gid of all artists of a line, by which a page can hide them.
@@ -138,7 +153,7 @@ def outcome_samples(forest: Forest) -> dict[str, Artist]:
         if look in looks_drawn:
             samples[render(f"figure.key.{key}")] = sample_of(look)
 
-    if forest.ends:
+    if forest.band_ends:
         samples[render("figure.key.at_most")] = band_sample()
     return samples
 
@@ -191,17 +206,26 @@ def draw_line(axes: Axes, forest: Forest, name: str, *, height: int) -> None:
     ``height`` is its position on the upright axis, which counts lines.
     """
     gid = forest.gid_of(name)
-    if name in forest.ends:
-        width = forest.ends[name] - forest.no_effect
+    if name in forest.band_ends:
+        width = forest.band_ends[name] - forest.no_effect
         band = axes.barh(
-            height, width, left=forest.no_effect, height=0.6, color=MUTED, alpha=0.2
+            height,
+            width,
+            left=forest.no_effect,
+            height=BAND_HEIGHT,
+            color=MUTED,
+            alpha=0.2,
         )
         band.patches[0].set_gid(gid)
 
     if name in forest.values:
-        transform = axes.get_yaxis_transform()
         axes.text(
-            1.06, height, forest.values[name], transform=transform, va="center", gid=gid
+            VALUE_PLACE,
+            height,
+            forest.values[name],
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            gid=gid,
         )
 
     for index, marks in enumerate(forest.marks):
@@ -262,7 +286,7 @@ def span_of(forest: Forest, *, least: float = 0.0) -> tuple[float, float]:
     least
         Distance from the null that the axis shows at least.
     """
-    values = [forest.no_effect, forest.no_effect + least, *forest.ends.values()]
+    values = [forest.no_effect, forest.no_effect + least, *forest.band_ends.values()]
     # Use widths and ends of the intervals, if there are any.
     widths = []
     ends = []

@@ -116,7 +116,7 @@ def memory_forest(view: View, rows: Mapping[str, Row]) -> Forest:
     """Return the forest of all checkpoints, turned so that a leak lies at the right."""
     looks = {}
     values = {}
-    ends = {}
+    band_ends = {}
     for name, row in rows.items():
         is_leak = likelihood_gain(row) > 0
         looks[name] = view.look(name, "matched", row, is_leak=is_leak)
@@ -124,13 +124,13 @@ def memory_forest(view: View, rows: Mapping[str, Row]) -> Forest:
 
         # The row is a change of NLL: below 0 identifiers became more likely.
         if looks[name] == NOTHING_LOOK and row.at_most is not None and row.at_most < 0:
-            ends[name] = -row.at_most
+            band_ends[name] = -row.at_most
 
     return Forest(
         lines=list(rows),
         marks=[ForestMarks(rows, looks)],
         values=values,
-        ends=ends,
+        band_ends=band_ends,
         turn=lambda change: -change,
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.artist import Artist
 
@@ -56,10 +57,7 @@ def draw_stages(view: View) -> Sketch | None:
     if not rows:
         return None
 
-    remembered = set()
-    for record in records:
-        if record["state"] == "remembered":
-            remembered.add((record["checkpoint"], record["task"], record["stage"]))
+    remembered = remembered_cells(records)
     largest = largest_gain(rows, trained_at)
     memory = memory_blocks(rows, trained_at, remembered, largest=largest)
 
@@ -86,6 +84,17 @@ def draw_stages(view: View) -> Sketch | None:
         counted=render("figure.stages.counted", groups=most_groups(rows)),
         values=[marked_text(name, block) for name, block in memory.items()],
     )
+
+
+def remembered_cells(
+    records: Iterable[Mapping[str, Any]],
+) -> set[tuple[str, str, int]]:
+    """Return checkpoint, task and stage of what is significantly remembered."""
+    cells = set()
+    for record in records:
+        if record["state"] == "remembered":
+            cells.add((record["checkpoint"], record["task"], record["stage"]))
+    return cells
 
 
 def most_groups(rows: RowsByStage) -> int:

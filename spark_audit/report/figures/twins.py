@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 
 from spark_audit.report.figures.canvas import canvas
 from spark_audit.report.figures.forest import (
@@ -72,15 +73,7 @@ def draw_twins(view: View) -> Sketch | None:
         )
         null_line(axes, forest.no_effect, render(f"figure.twins.{panel}_null"))
 
-    # A smaller gain of trained than of held-out ones is no leak for the leak line.
-    gains = {}
-    for name in view.leaking(beyond, "twins"):
-        if name not in less_likely:
-            gains[name] = beyond[name].value or 0.0
-    if gains:
-        strongest = max(gains, key=lambda name: gains[name])
-        leak_line(panels[-1], gains[strongest], strongest)
-
+    draw_strongest_leak(panels[-1], view, beyond)
     draw_legend(figure, samples)
     n_held_out = [row.n for row in held_out.values()] or [0]
     return Sketch(
@@ -93,6 +86,20 @@ def draw_twins(view: View) -> Sketch | None:
         ),
         values=[f"{name} {text}" for name, text in gain.values.items()],
     )
+
+
+def draw_strongest_leak(axes: Axes, view: View, beyond: Mapping[str, Row]) -> None:
+    """Draw the largest gain beyond held-out identifiers as a line, if any is a leak."""
+    gains = {}
+    for name in view.leaking(beyond, "twins"):
+        gain = beyond[name].value or 0.0
+        # Trained identifiers that gained less than held-out ones are no leak.
+        if gain >= 0:
+            gains[name] = gain
+
+    if gains:
+        strongest = max(gains, key=lambda name: gains[name])
+        leak_line(axes, gains[strongest], strongest)
 
 
 def gain_forest(
@@ -140,15 +147,15 @@ def beyond_forest(view: View, beyond: Mapping[str, Row]) -> Forest:
     """Return the forest of gains of trained identifiers beyond held-out ones."""
     looks: dict[str, Look] = {}
     values: dict[str, str] = {}
-    ends: dict[str, float] = {}
+    band_ends: dict[str, float] = {}
     for name, row in beyond.items():
         looks[name] = view.look(name, "twins", row, is_leak=(row.value or 0.0) > 0)
         values[name] = interval_text(row, digits=2)
         if looks[name] == NOTHING_LOOK and row.at_most is not None and row.at_most > 0:
-            ends[name] = row.at_most
+            band_ends[name] = row.at_most
 
     marks = [ForestMarks(beyond, looks)]
-    return Forest(lines=list(beyond), marks=marks, values=values, ends=ends)
+    return Forest(lines=list(beyond), marks=marks, values=values, band_ends=band_ends)
 
 
 def interval_text(row: Row, *, digits: int) -> str:
