@@ -25,6 +25,7 @@ from spark_audit.pipeline.run import Request, run
 from spark_audit.report.disclosure.rounding import MIN_STEP_TIMES_CLUSTERS
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_files, write_report
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import table_files
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Finding, Report, Row, number
@@ -244,8 +245,9 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(small, tmp_path):
     (ssn,) = spans[(spans["type"] == "SSN") & (spans["role"] == "pii")].itertuples()
     truth = ssn.nll_sum / ssn.n_tokens
     raw_folder = tmp_path / "raw"
+    prepared = PreparedReport(report)
     assert write_files(
-        table_files.write_csv(report, raw_folder, WriterInput()), raw_folder
+        table_files.write_csv(prepared, raw_folder, WriterInput()), raw_folder
     )
     raw = [row for row in own_rows(tmp_path / "raw") if row["group"] != "type:SSN"]
     left = left_over(raw, "type")

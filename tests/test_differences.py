@@ -26,6 +26,7 @@ from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure.rounding import step_of
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_files, write_report
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import table_files
 from spark_audit.report.writers.writer import WriterInput
 
@@ -248,7 +249,9 @@ def test_two_figures_leave_many_numbers_open(
     for i, folder in enumerate(folders):
         report = read_report(folder)
         raw = tmp_path / f"raw-{i}"
-        write_files(table_files.write_csv(report, raw, WriterInput()), raw)
+        write_files(
+            table_files.write_csv(PreparedReport(report), raw, WriterInput()), raw
+        )
         write_report(report, tmp_path / f"shared-{i}", formats=("csv",))
     n_left = {}
     for variant in ("raw", "shared"):

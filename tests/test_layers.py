@@ -20,7 +20,7 @@ LAYERS = (
     "spoken_options errors argument_types arguments names",
     "sentences json_values cells_html",
     "stats",
-    "cell_line files wrong_paths provenance messages clock options",
+    "cell_line files wrong_paths provenance messages clock options collector",
     "previous results terminal",
     "data",
     "checkpoints",

@@ -51,6 +51,7 @@ def report(
         Open report.html in a browser.
     """
     from spark_audit.cli.show import say_where, show_report, show_tables
+    from spark_audit.report.disclosure.shared import disclosed
     from spark_audit.report.folder import write_report
 
     # Conflicting options are refused before anything is read.
@@ -82,12 +83,15 @@ def report(
 
         comparison = table_against(loaded_report, opened(against)[1])
 
+    shared = disclosed(loaded_report)
     written = write_report(
         loaded_report,
         folder,
         formats=formats,
         manifest=loaded_manifest,
         show_text=show_text,
+        shared=shared,
+        previous=loaded_report,
     )
     if open_page:
         webbrowser.open((folder / "report.html").resolve().as_uri())
@@ -97,7 +101,7 @@ def report(
         return
     # A user who names formats reads the files instead, so their paths are printed.
     if verbose or not formats:
-        show_report(loaded_report, verbose=verbose)
+        show_report(loaded_report, shared=shared, verbose=verbose)
     if formats:
         for path in written:
             tell(str(path))

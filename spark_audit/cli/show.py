@@ -13,12 +13,13 @@ from pathlib import Path
 from spark_audit import sentences
 from spark_audit.audits import about
 from spark_audit.cli.glance import show_glance
-from spark_audit.report import attacks, checkpoint_states, first_screen
+from spark_audit.collector import collector_paused
+from spark_audit.report import checkpoint_states, first_screen
 from spark_audit.report.advice import advice
-from spark_audit.report.at_a_glance import glance_of
+from spark_audit.report.attacks import attack_table
 from spark_audit.report.cells import ReportTable, records_table
 from spark_audit.report.disclosure.shared import rounded_for_owner
-from spark_audit.report.glance import glance
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.tables import tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
@@ -27,11 +28,21 @@ MIN_TABLE_COLUMNS = 120
 """Terminal width below which figures of a table would be cut or broken."""
 
 
-def show_report(report: Report, *, verbose: bool = False) -> None:
-    """Print a report at a glance; in full if it has no attack or if asked for."""
-    report = rounded_for_owner(report)
+@collector_paused()
+def show_report(
+    report: Report, *, shared: Report | None = None, verbose: bool = False
+) -> None:
+    """Print a report at a glance; in full if it has no attack or if asked for.
+
+    Parameters
+    ----------
+    shared
+        The report's shared form, if it is known.
+    """
+    report = rounded_for_owner(report, shared)
+    prepared = PreparedReport(report)
     # There is no glance of a report without an attack.
-    at_a_glance = glance_of(report)
+    at_a_glance = prepared.answer
     # Findings on the report as a whole come first, those of audits further below.
     for finding in by_severity(report.findings):
         if finding.audit == OF_REPORT and not finding.checkpoint:
@@ -41,7 +52,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         if not verbose:
             show_line(sentences.render("terminal.more"))
             return
-        _show_states(report)
+        _show_states(prepared)
 
     _show_guards(report)
     if not report.findings:
@@ -56,7 +67,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
 
     # All tables of several audits would take hundreds of lines.
     audits = {row.audit for row in report.results}
-    main_figures = glance(report)
+    main_figures = prepared.key_figures
     if len(audits) > 1 and main_figures is not None:
         show_tables([main_figures])
         return
@@ -77,10 +88,9 @@ def _show_guards(report: Report) -> None:
         show_line(f"{word}: {guard.title}{place}: {guard.detail}")
 
 
-def _show_states(report: Report) -> None:
+def _show_states(prepared: PreparedReport) -> None:
     """Print the state of each checkpoint and the tests, in full sentences."""
-    all_checkpoint_states = checkpoint_states.checkpoint_states(report)
-    for checkpoint_state in all_checkpoint_states:
+    for checkpoint_state in prepared.checkpoint_states:
         badge = checkpoint_states.badge(checkpoint_state.state)
         outcomes = sentences.capitalised(checkpoint_state.outcomes)
         style = "bold" if checkpoint_state.detections else None
@@ -88,18 +98,19 @@ def _show_states(report: Report) -> None:
             f"{badge} {checkpoint_state.name}: {checkpoint_state.reason} {outcomes}.",
             style=style,
         )
-    show_line(sentences.render("terminal.level", level=first_screen.level(report)))
+    level = first_screen.level(prepared.report)
+    show_line(sentences.render("terminal.level", level=level))
 
     # Columns: attack, question, what it was tried on, null, least detectable effect.
-    table = attacks.attack_table(attacks.attacks(report, all_checkpoint_states))
+    table = attack_table(prepared.attacks)
     least_effect_title = table.header[-1]
     for line in table.rows:
         attack, _, tried_on, _, least_effect = line.texts
         show_line(f"{attack}: {tried_on}; {least_effect_title}: {least_effect}")
 
-    for state, text in advice(all_checkpoint_states).items():
+    for state, text in advice(prepared.checkpoint_states).items():
         show_line(f"{checkpoint_states.SHAPES[state]} {text}")
-    result_of_gate = first_screen.gate(all_checkpoint_states)
+    result_of_gate = first_screen.gate(prepared.checkpoint_states)
     show_line(sentences.render("page.without_rules", does=result_of_gate))
 
 

@@ -23,7 +23,6 @@ from spark_audit.report.checkpoint_states import (
     SHAPES,
     CheckpointState,
     State,
-    checkpoint_states,
     key_of,
     relearned,
 )
@@ -148,9 +147,16 @@ class Glance:
         return render("glance.whose_kinds", checkpoint=self.exposed[0].checkpoint)
 
 
-def glance_of(report: Report) -> Glance | None:
-    """Return a report at a glance; None where no audit of it attacks anything."""
-    all_checkpoint_states = checkpoint_states(report)
+def glance_of(
+    report: Report, all_checkpoint_states: Sequence[CheckpointState]
+) -> Glance | None:
+    """Return a report at a glance; None where no audit of it attacks anything.
+
+    Parameters
+    ----------
+    all_checkpoint_states
+        The state of each of its checkpoints, the worst first.
+    """
     if not all_checkpoint_states:
         return None
 

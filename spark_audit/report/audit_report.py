@@ -16,7 +16,7 @@ from spark_audit.arguments import checked_call
 from spark_audit.cells_html import CellList
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report import folder as report_folder
-from spark_audit.report.at_a_glance import Glance, glance_of
+from spark_audit.report.at_a_glance import Glance
 from spark_audit.report.cell_lists import (
     COLUMNS_OF_FIELDS,
     field_html,
@@ -30,6 +30,7 @@ from spark_audit.report.figures.report_figure import ReportFigure
 from spark_audit.report.frames import report_frame
 from spark_audit.report.gate.judge import RuleOutcome, check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers.pages import notebook_html
 from spark_audit.results import Report
 
@@ -123,11 +124,11 @@ class AuditReport(Report):
 
         Its figures are rounded as those of the pages.
         """
-        return glance_of(rounded_for_owner(self))
+        return PreparedReport(rounded_for_owner(self)).answer
 
     def _repr_html_(self) -> str:
         """Return the answer as a notebook shows it."""
-        html = notebook_html(rounded_for_owner(self))
+        html = notebook_html(PreparedReport(rounded_for_owner(self)))
         if html:
             return html
         return f"<pre>{escape(repr(self))}</pre>"

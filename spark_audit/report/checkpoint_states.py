@@ -250,6 +250,7 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
         if finding.claim == "not_tested" and finding.audit in attacks:
             reasons_for_all.append(finding)
 
+    memory_rows_by_name = grouped(_memory_rows(report), lambda row: row.checkpoint)
     # Findings may be on checkpoints without a figure.
     all_checkpoint_states = []
     for name in dict.fromkeys([*entries(report), *findings_by_name]):
@@ -257,8 +258,9 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
         has_detection = any(finding.detected for finding in findings)
         is_clean_base = name == BASE and not has_detection
         if name != RELEARNED_BASE and not is_clean_base:
+            memory_rows = memory_rows_by_name.get(name, [])
             checkpoint_state = _checkpoint_state(
-                report, name, findings, attacks, scored
+                name, findings, memory_rows, report.guards, attacks, scored
             )
             all_checkpoint_states.append(checkpoint_state)
     return sorted(all_checkpoint_states, key=_badness)
@@ -375,9 +377,10 @@ def relearned(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
 
 
 def _checkpoint_state(
-    report: Report,
     name: str,
     findings: Sequence[Finding],
+    memory_rows: Sequence[Row],
+    guards: Sequence[Guard],
     attacks: Collection[str],
     scored: Mapping[str, Collection[str]],
 ) -> CheckpointState:
@@ -385,8 +388,8 @@ def _checkpoint_state(
 
     Parameters
     ----------
-    findings
-        Findings on the checkpoint, and the reasons why nothing was tested on any.
+    findings, memory_rows
+        Those of the checkpoint, with the reasons why nothing was tested on any.
     attacks
         The audits that attack.
     scored
@@ -408,11 +411,10 @@ def _checkpoint_state(
         )
         tried.append(outcome)
     detections = tuple(finding for finding in of_attacks if finding.detected)
-    failed_guards = tuple(faults(report.guards, name))
+    failed_guards = tuple(faults(guards, name))
 
     state = _state_of(of_attacks, detections, failed_guards)
     led_by = _led_by(state, of_attacks, tried, failed_guards)
-    memory_rows = _memory_rows(report, name)
     return CheckpointState(
         name=name,
         state=state,
@@ -420,7 +422,7 @@ def _checkpoint_state(
         tried=tuple(tried),
         exposed=_exposed(memory_rows, findings),
         faults=failed_guards,
-        question=question_of(report.guards, name),
+        question=question_of(guards, name),
         led_by=led_by,
         nearest=_nearest(state, tried, led_by),
         # A faulty setup leaves no valid figure.
@@ -528,8 +530,8 @@ def _pooled(rows: Sequence[Row]) -> Row | None:
     return None
 
 
-def _memory_rows(report: Report, name: str) -> list[Row]:
-    """Return a checkpoint's rows of the metric that the memory plot shows.
+def _memory_rows(report: Report) -> list[Row]:
+    """Return the rows of the metric that the memory plot shows, of all checkpoints.
 
     They are over sources, as the states are. Over a few seeds an interval may be
     infinite, which would seem to contradict a detection.
@@ -537,7 +539,7 @@ def _memory_rows(report: Report, name: str) -> list[Row]:
     rows = []
     for row in report.results:
         is_of_memory = row.metric == about(row.audit).memory_metric
-        if is_of_memory and row.checkpoint == name and row.interval_over == "sources":
+        if is_of_memory and row.interval_over == "sources":
             rows.append(row)
     return rows
 

@@ -29,13 +29,12 @@ def with_figures(report: ReportT) -> ReportT:
     """
     findings = []
     for finding in report.findings:
-        # An unchanged finding needs no new validation.
         line = figures_line(finding)
         if finding.figures != line:
-            finding = finding.model_copy(update={"figures": line})
+            finding = finding.copy_unchecked(figures=line)
         findings.append(finding)
 
-    return report.model_copy(update={"findings": findings})
+    return report.copy_unchecked(findings=findings)
 
 
 def figures_line(finding: Finding) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from spark_audit.report.cells import Cell, ReportTable, TableLine
 from spark_audit.report.figures_line import figures_line, plain_figures
-from spark_audit.results import Finding, grouped
+from spark_audit.results import OF_REPORT, Finding, Report, by_severity, grouped
 from spark_audit.sentences import capitalised, render
 from spark_audit.sentences.renderer import listed
 
@@ -63,6 +63,40 @@ class FindingGroup:
         """The subjects as a list in words; empty: the report as a whole."""
         subjects = [member.subject for member in self.members if member.subject]
         return listed(list(dict.fromkeys(subjects)))
+
+
+class AuditFindings(NamedTuple):
+    """Findings of one audit, the severest first, as pages and texts show them.
+
+    Attributes
+    ----------
+    tests
+        Detections and results of primary tests.
+    exploratory
+        The table of all other findings; None: there are none.
+    """
+
+    findings: Sequence[Finding]
+    tests: list[FindingGroup]
+    exploratory: ReportTable | None
+
+
+def findings_by_audit(report: Report) -> dict[str, AuditFindings]:
+    """Return the findings of each audit of a report, the severest audit first.
+
+    Findings on the report as a whole are left out.
+    """
+    of_audits = by_severity(
+        finding for finding in report.findings if finding.audit != OF_REPORT
+    )
+    shown = {}
+    for audit, findings in grouped(of_audits, lambda finding: finding.audit).items():
+        shown[audit] = AuditFindings(
+            findings=findings,
+            tests=groups_of_tests(findings),
+            exploratory=table_of_the_rest(findings, audit),
+        )
+    return shown
 
 
 def groups_of_tests(findings: Sequence[Finding]) -> list[FindingGroup]:

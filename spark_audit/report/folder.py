@@ -20,6 +20,7 @@ from typing import NoReturn, TypeAlias
 from pydantic import ValidationError
 
 from spark_audit.audits import audit_names
+from spark_audit.collector import collector_paused
 from spark_audit.errors import InputError, OutputError, one_of
 from spark_audit.files import (
     check_links,
@@ -34,12 +35,13 @@ from spark_audit.previous import keeping_previous
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing, figure_files
 from spark_audit.report.figures_line import with_figures
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import dossier, latex, markdown, pages, table_files
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import OF_REPORT, Report
 from spark_audit.wrong_paths import instead, no_such_path
 
-Writer: TypeAlias = Callable[[Report, Path, WriterInput], Iterable[File]]
+Writer: TypeAlias = Callable[[PreparedReport, Path, WriterInput], Iterable[File]]
 
 REPORT_FILE = "report.json"
 """The report with exact figures, which every other file is rendered from."""
@@ -58,13 +60,18 @@ RUN_AGAIN = "run the audit again with this version"
 """Remedy for a report that cannot be read."""
 
 
-def _json(report: Report, folder: Path, writer_input: WriterInput) -> Iterator[File]:
+def _json(
+    prepared: PreparedReport, folder: Path, writer_input: WriterInput
+) -> Iterator[File]:
     """Yield ``report.json`` (schema: ``schemas/report.json`` of the package)."""
     # Figures are exact, and none is withheld.
-    yield File(REPORT_FILE, report.model_dump_json(indent=1) + "\n", private=True)
+    text = prepared.report.model_dump_json(indent=1)
+    yield File(REPORT_FILE, f"{text}\n", private=True)
 
 
-def _figures(report: Report, folder: Path, writer_input: WriterInput) -> Iterator[File]:
+def _figures(
+    prepared: PreparedReport, folder: Path, writer_input: WriterInput
+) -> Iterator[File]:
     """Yield ``figures/``: every figure that the report has data for.
 
     The same report gives the same files, byte for byte.
@@ -113,6 +120,7 @@ def folder_of(path: str | Path) -> Path:
     return path
 
 
+@collector_paused()
 def read_report(folder: str | Path) -> Report:
     """Read ``report.json`` of a report folder.
 
@@ -209,6 +217,7 @@ def _refuse_missing_report(folder: Path, error: OSError) -> NoReturn:
     raise InputError(problem, where=str(folder), fix=fix) from error
 
 
+@collector_paused()
 def write_report(
     report: Report,
     folder: Path,
@@ -216,6 +225,8 @@ def write_report(
     formats: Sequence[str] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
+    shared: Report | None = None,
+    previous: Report | None = None,
 ) -> list[Path]:
     """Write a report into its folder, and return the files that were written.
 
@@ -238,6 +249,10 @@ def write_report(
         The report's manifest, for formats that show words of examples.
     show_text
         Whether those words may show identifiers.
+    shared
+        The report's shared form, if it is known (``disclosed``).
+    previous
+        The report in the folder, if it was read just now.
 
     Raises
     ------
@@ -248,8 +263,10 @@ def write_report(
     check_formats(formats)
     # Lines of figures come last, for the exact report and for the shared one.
     report = with_figures(report)
-    shared = disclosed(report)
-    previous = _previous_report(folder)
+    if shared is None:
+        shared = disclosed(report)
+    if previous is None:
+        previous = _previous_report(folder)
     usual_formats = [name for name in WRITERS if name not in FORMATS_ON_REQUEST]
     requested = list(dict.fromkeys(formats or usual_formats))
 
@@ -258,11 +275,12 @@ def write_report(
     def drawn() -> Sequence[drawing.Drawing]:
         return drawing.drawings(shared)
 
+    prepared = PreparedReport(shared)
     writer_input = WriterInput(drawn=drawn, manifest=manifest, show_text=show_text)
     paths_by_format = {}
     for name in requested:
         if name != "json":
-            files = list(WRITERS[name](shared, folder, writer_input))
+            files = list(WRITERS[name](prepared, folder, writer_input))
             paths_by_format[name] = _write_keeping_files_of_user(
                 files, folder, previous
             )
@@ -279,7 +297,7 @@ def write_report(
 
     # report.json marks the folder as finished, so it is written last.
     if "json" in requested or updated_report != previous:
-        files = list(_json(updated_report, folder, writer_input))
+        files = list(_json(PreparedReport(updated_report), folder, writer_input))
         json_paths = _write_keeping_files_of_user(files, folder, previous)
         if "json" in requested:
             written += json_paths

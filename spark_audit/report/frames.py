@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from spark_audit.report.void_rows import (
-    with_checkpoint_states,
-    with_state_columns,
-    with_states,
-)
+from spark_audit.report.prepared import PreparedReport
+from spark_audit.report.void_rows import with_checkpoint_states, with_state_columns
 from spark_audit.results import CheckpointFacts, Report
 from spark_audit.results.audit_result import REPORT_LISTS
 from spark_audit.results.frames import (
@@ -52,12 +49,18 @@ def report_frame(report: Report, of: str = "results") -> pd.DataFrame:
         If the name is no text.
     """
     check_table_name(of)
+    return prepared_frame(PreparedReport(report), of)
+
+
+def prepared_frame(prepared: PreparedReport, of: str) -> pd.DataFrame:
+    """Return the frame of :func:`report_frame`; several frames share the states."""
+    report = prepared.report
     if of in report.tables and of not in FRAME_LISTS:
         table = frame_of_further_table(report.tables, of)
-        return with_state_columns(table, report, report.origins.get(of, ""))
+        return with_state_columns(table, prepared.marks, report.origins.get(of, ""))
 
     # A report that was made by hand, or by an older program, may lack the marks.
-    records = frame(of, with_states(report), FRAME_LISTS)
+    records = frame(of, prepared.marked, FRAME_LISTS)
     if of in CHECKPOINT_COLUMN:
-        return with_checkpoint_states(records, report, CHECKPOINT_COLUMN[of])
+        return with_checkpoint_states(records, prepared.marks, CHECKPOINT_COLUMN[of])
     return records

@@ -6,12 +6,12 @@ mark this in each row, since no sentence is next to a figure there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from spark_audit.audits import about
 from spark_audit.audits.setup_guards import faults
-from spark_audit.report.checkpoint_states import checkpoint_states
+from spark_audit.report.checkpoint_states import CheckpointState, checkpoint_states
 from spark_audit.report.tried import method_of
 from spark_audit.results import Contrast, Finding, Report, Row
 
@@ -25,10 +25,12 @@ FigureT = TypeVar("FigureT", Row, Contrast, Finding)
 class Marks:
     """States of checkpoints, and the guards that void an audit's figures on them."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(
+        self, report: Report, all_checkpoint_states: Sequence[CheckpointState]
+    ) -> None:
         self._guards = report.guards
         self._state_by_name: dict[str, str] = {}
-        for checkpoint_state in checkpoint_states(report):
+        for checkpoint_state in all_checkpoint_states:
             self._state_by_name[checkpoint_state.name] = checkpoint_state.state
 
         # (audit, method) of each detection, which no guard can void.
@@ -67,15 +69,20 @@ class Marks:
         return failed_guards[0].name if failed_guards else ""
 
 
-def with_states(report: Report) -> Report:
-    """Return the report with ``state``, ``voided_by`` and status in every row."""
-    marks = Marks(report)
-    return report.model_copy(
-        update={
-            "results": _marked(report.results, marks),
-            "contrasts": _marked(report.contrasts, marks),
-            "findings": _marked(report.findings, marks),
-        }
+def with_states(report: Report, marks: Marks | None = None) -> Report:
+    """Return the report with ``state``, ``voided_by`` and status in every row.
+
+    Parameters
+    ----------
+    marks
+        Those of the report, where they are known.
+    """
+    if marks is None:
+        marks = Marks(report, checkpoint_states(report))
+    return report.copy_unchecked(
+        results=_marked(report.results, marks),
+        contrasts=_marked(report.contrasts, marks),
+        findings=_marked(report.findings, marks),
     )
 
 
@@ -103,15 +110,19 @@ def _marked(figures: Iterable[FigureT], marks: Marks) -> list[FigureT]:
             marked.append(figure)
             continue
 
-        update: dict[str, Any] = {
+        # A void figure bounds nothing.
+        at_most = None if guard else figure.at_most
+        changed = {
             "state": state,
             "voided_by": guard,
             "status": status,
+            "at_most": at_most,
         }
-        if guard:
-            # A void figure bounds nothing.
-            update["at_most"] = None
-        marked.append(figure.model_copy(update=update))
+        if isinstance(figure, Finding):
+            # Its severity follows from its status, so it is made anew.
+            marked.append(figure.model_copy(update=changed))
+        else:
+            marked.append(figure.copy_unchecked(**changed))
     return marked
 
 
@@ -130,7 +141,7 @@ def _voiding_guard(figure: Row | Finding, marks: Marks) -> str:
 
 
 def with_checkpoint_states(
-    frame: pd.DataFrame, report: Report, name_column: str
+    frame: pd.DataFrame, marks: Marks, name_column: str
 ) -> pd.DataFrame:
     """Return guards or checkpoints with the state of each checkpoint.
 
@@ -141,12 +152,11 @@ def with_checkpoint_states(
     frame
         Columns ``state``, which is replaced, and ``name_column``: names of checkpoints.
     """
-    marks = Marks(report)
     states = [marks.state(name) for name in frame[name_column]]
     return frame.assign(state=_text_column(states))
 
 
-def with_state_columns(frame: pd.DataFrame, report: Report, audit: str) -> pd.DataFrame:
+def with_state_columns(frame: pd.DataFrame, marks: Marks, audit: str) -> pd.DataFrame:
     """Return a further table with the columns ``state``, ``voided_by`` and ``status``.
 
     Parameters
@@ -162,7 +172,6 @@ def with_state_columns(frame: pd.DataFrame, report: Report, audit: str) -> pd.Da
         return frame
 
     # A record without a checkpoint has empty cells.
-    marks = Marks(report)
     checkpoints = frame["checkpoint"].fillna("")
     states = [marks.state(checkpoint) for checkpoint in checkpoints]
     guards = [

@@ -402,7 +402,6 @@ def template_environment() -> Environment:
         loader=DictLoader(known_templates()),
         undefined=StrictUndefined,
         cache_size=-1,
-        auto_reload=False,
     )
     for function in (*FIGURE_FUNCTIONS, *TEMPLATE_FUNCTIONS):
         environment.filters[function.__name__] = function

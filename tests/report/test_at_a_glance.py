@@ -18,10 +18,10 @@ from made_reports import (
 )
 
 from spark_audit.cli.glance import show_glance
-from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.audit_report import AuditReport
 from spark_audit.report.consequences import consequence_sentence
 from spark_audit.report.matrix import few_names
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import markdown, pages
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Report
@@ -38,7 +38,7 @@ def n_words(text: str) -> int:
 
 
 def printed(report: Report, capsys, *, verbose: bool = False) -> str:
-    glance = glance_of(report)
+    glance = PreparedReport(report).answer
     assert glance is not None
     show_glance(glance, verbose=verbose)
     return str(capsys.readouterr().out)
@@ -47,11 +47,12 @@ def printed(report: Report, capsys, *, verbose: bool = False) -> str:
 def test_all_formats_say_the_same(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "500")
     report = many_clean(3)
-    glance = glance_of(report)
+    glance = PreparedReport(report).answer
     assert glance is not None
-    (page,) = pages.write_page(report, tmp_path, WriterInput())
+    (page,) = pages.write_page(PreparedReport(report), tmp_path, WriterInput())
     shown_text = re.sub(r"<[^>]+>", "", str(page.content))
-    for text in (printed(report, capsys), markdown.render(report), shown_text):
+    markdown_text = markdown.render(PreparedReport(report))
+    for text in (printed(report, capsys), markdown_text, shown_text):
         assert glance.headline in text
         assert glance.gate in text
         for consequence in glance.consequences:
@@ -64,7 +65,7 @@ def test_all_formats_say_the_same(capsys, monkeypatch, tmp_path):
 
 def test_a_report_without_an_attack_has_no_answer():
     report = made_report("base", results=[figure("base", "rank|top1_rate|pii")])
-    assert glance_of(report) is None
+    assert PreparedReport(report).answer is None
     in_notebook = AuditReport.of(report)
     assert in_notebook.glance is None
     assert in_notebook._repr_html_().startswith("<pre>AuditReport(")
@@ -103,13 +104,14 @@ def test_all_rows_of_many_checkpoints_stand_behind_verbose(capsys, monkeypatch):
 
 def test_of_many_checkpoints_markdown_and_page_have_each_row(tmp_path):
     report = many_clean(40)
-    (page,) = pages.write_page(report, tmp_path, WriterInput())
-    assert markdown.render(report).count("| ○ NO LEAK FOUND clean-17 |") == 1
+    (page,) = pages.write_page(PreparedReport(report), tmp_path, WriterInput())
+    markdown_text = markdown.render(PreparedReport(report))
+    assert markdown_text.count("| ○ NO LEAK FOUND clean-17 |") == 1
     assert str(page.content).count("</span> clean-17</th>") == 1
 
 
 def test_equal_results_are_said_once_with_how_much_could_be_there():
-    glance = glance_of(many_clean(4))
+    glance = PreparedReport(many_clean(4)).answer
     assert glance is not None
     leak, clean = glance.consequences
     assert leak.names == ("leak",)
@@ -173,7 +175,7 @@ def test_the_kinds_that_are_most_exposed_are_bars_of_one_scale():
     ]
     report = attacked_report(memory("a", "memory", -0.3))
     report = report.model_copy(update={"results": [*report.results, *rows]})
-    glance = glance_of(report)
+    glance = PreparedReport(report).answer
     assert glance is not None
     assert [bar.kind for bar in glance.exposed] == ["NAME", "EMAIL"]
     name, email = glance.exposed
@@ -194,7 +196,7 @@ def test_what_a_finding_is_held_against_is_said_of_it():
 def test_a_finding_of_one_seed_is_said_of_that_seed():
     finding = memory("ours[2]", "memory", -0.5)
     report = attacked_report(finding)
-    glance = glance_of(report)
+    glance = PreparedReport(report).answer
     assert glance is not None
     assert glance.consequences[0].names == ("ours[2]",)
 
@@ -204,7 +206,7 @@ def test_who_could_hide_as_much_as_a_leak_is_named():
     near = memory("near", "nothing_shown", 0.0, at_most=-math.log(1.119))
     far = memory("far", "nothing_shown", 0.0, at_most=-math.log(1.05))
     silent = memory("silent", "nothing_shown", 0.0)
-    glance = glance_of(attacked_report(leaking, near, far, silent))
+    glance = PreparedReport(attacked_report(leaking, near, far, silent)).answer
     assert glance is not None
     sentence = glance.consequences[-1].sentence
     assert render("glance.could_hide", names="near", leaking="leak") in sentence
@@ -224,7 +226,7 @@ def test_kinds_that_became_less_likely_are_not_called_exposed():
     )
     report = attacked_report(memory("a", "betrays", 0.3))
     report = report.model_copy(update={"results": [*report.results, row]})
-    glance = glance_of(report)
+    glance = PreparedReport(report).answer
     assert glance is not None
     assert glance.exposed_label == "Less likely"
     assert glance.whose_kinds == "a, exploratory:"

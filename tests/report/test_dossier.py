@@ -21,6 +21,7 @@ from spark_audit.report.assemble import assemble
 from spark_audit.report.attacks import attacks
 from spark_audit.report.checkpoint_states import SHAPES, checkpoint_states
 from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.tried import OUTCOMES
 from spark_audit.report.writers.dossier import (
     MAX_EXPOSED_ROWS,
@@ -185,7 +186,8 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(case):
         "membership": ("void", "void"),
         "extraction": ("not tested", "this audit was not run"),
     }
-    (dossier_path,) = write_dossier(less, Path("nowhere"), WriterInput())
+    prepared = PreparedReport(less)
+    (dossier_path,) = write_dossier(prepared, Path("nowhere"), WriterInput())
     text = text_of(dossier_path.content)
     assert sentences.render("dossier.not_run") in text
     # The figure of an attack that is void is not shown.
@@ -220,7 +222,7 @@ def test_exposed_rows_are_numbers_in_order_and_ids_only_if_asked(case, folder):
         text = case.manifest.by_id[row["id"]].text
         assert all(string in text for string in row["texts"])
     # No figure of a row stands anywhere: its digits are those of its id.
-    ((_, html, _),) = write_dossier(report, folder, WriterInput())
+    ((_, html, _),) = write_dossier(PreparedReport(report), folder, WriterInput())
     exposed_part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])
     assert not re.search(r"\d\.\d", exposed_part)
 

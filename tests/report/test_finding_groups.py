@@ -4,6 +4,7 @@ from made_reports import TEST, figure, made_report, said
 
 from spark_audit.report.figures_line import plain_figures
 from spark_audit.report.finding_groups import groups_of_tests, table_of_the_rest
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import markdown
 
 
@@ -58,7 +59,9 @@ def test_markdown_has_each_finding_once():
         rank("b", 0.5),
     ]
     rows = [figure("a", "rank|top1_rate|pii")]
-    text = markdown.render(made_report("a", "b", results=rows, findings=findings))
+    text = markdown.render(
+        PreparedReport(made_report("a", "b", results=rows, findings=findings))
+    )
     _, _, results = text.partition("## Every finding")
     assert results.count("Remembered.") == 1
     assert results.count("The first guess.") == 1

@@ -25,6 +25,7 @@ from made_reports import (
 
 from spark_audit import sentences
 from spark_audit.report.figures import drawing
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import pages
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import (
@@ -118,7 +119,7 @@ def report() -> Report:
 
 def render(report: Report) -> str:
     how = WriterInput(partial(drawing.drawings, report))
-    (page_path,) = pages.write_page(report, Path(), how)
+    (page_path,) = pages.write_page(PreparedReport(report), Path(), how)
     return str(page_path.content)
 
 

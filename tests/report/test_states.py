@@ -25,6 +25,7 @@ from spark_audit.report.first_screen import (
 )
 from spark_audit.report.gate.judge import check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import markdown as markdown_writer
 from spark_audit.report.writers import pages
 from spark_audit.report.writers.writer import WriterInput
@@ -405,8 +406,9 @@ def test_a_base_that_was_not_given_is_said_in_the_headline_of_every_format():
 def first_pages(given: Report) -> list[str]:
     """report.html and report.md of a report."""
     how = WriterInput()
+    prepared = PreparedReport(given)
     writers = (pages.write_page, markdown_writer.write)
-    return [str(file.content) for w in writers for file in w(given, Path(), how)]
+    return [str(file.content) for w in writers for file in w(prepared, Path(), how)]
 
 
 def test_a_base_that_gives_something_away_is_told_of_too():

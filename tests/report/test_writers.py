@@ -14,6 +14,7 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (
     Finding,
@@ -260,11 +261,16 @@ def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(report):
         assert record["note"].startswith("withheld: fewer than 5 clusters")
 
 
+def markdown_of(report: Report) -> str:
+    """Return report.md of a report."""
+    return render(PreparedReport(report))
+
+
 def test_markdown_renders_no_tags(report):
     told_report = report.model_copy(
         update={"findings": [found("x: <img src=a> but p < 0.05")]}
     )
-    assert "&lt;img src=a> but p < 0.05" in render(told_report)
+    assert "&lt;img src=a> but p < 0.05" in markdown_of(told_report)
 
 
 LEFT_OUT = ("pooled", "no_tables", "no_terms", "tests", "detections")
@@ -285,15 +291,15 @@ def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report):
         ]
         return report.model_copy(update={"results": rows, "contrasts": []})
 
-    short = render(grown(3, 2))
+    short = markdown_of(grown(3, 2))
     assert not left_out(short)
     assert "matched: by task" in short
-    longer = render(grown(800, 2))
+    longer = markdown_of(grown(800, 2))
     assert len(longer) <= LONGEST
     assert left_out(longer) == ["pooled"]
     assert "matched: by task" not in longer
     assert "matched: pooled over training rows" in longer
-    longest = render(grown(0, 700))
+    longest = markdown_of(grown(0, 700))
     assert left_out(longest) == ["detections"]
     assert "matched: pooled over training rows" not in longest
 
@@ -308,7 +314,7 @@ def test_markdown_of_many_findings_fits_an_issue(report):
                 text = f"x: {family} {number} {'y' * 200}"
                 finding = said("matched", "x", "nothing_shown", text)
                 findings.append(finding.model_copy(update={"family": family}))
-        return render(report.model_copy(update={"findings": findings}))
+        return markdown_of(report.model_copy(update={"findings": findings}))
 
     assert "## Definitions" in rendered(exploratory=100)
     without_terms = next(
@@ -333,7 +339,7 @@ def test_markdown_of_many_findings_fits_an_issue(report):
 
 def test_markdown_leaves_no_detection_out_however_long_it_is(report):
     long_detection = detection("y" * 70_000)
-    text = render(report.model_copy(update={"findings": [long_detection]}))
+    text = markdown_of(report.model_copy(update={"findings": [long_detection]}))
     assert "y" * 70_000 in text
 
 

@@ -14,6 +14,7 @@ from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing
 from spark_audit.report.figures.drawing import Drawing, Drawn
 from spark_audit.report.folder import SCORES_FOLDER, WRITERS
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Report
 
@@ -40,6 +41,7 @@ def shared_file_checks(
     dossier is left out if ``manifest`` is ``None``.
     """
     shared = disclosed(report)
+    prepared = PreparedReport(shared)
 
     # Drawing takes longest, so that all formats share the drawings.
     @cache
@@ -64,7 +66,7 @@ def shared_file_checks(
             continue
 
         expected = _nearest_rendering(
-            kind, shared, folder, contents=contents, drawn=drawn, manifest=manifest
+            kind, prepared, folder, contents=contents, drawn=drawn, manifest=manifest
         )
         for name, content in contents.items():
             yield name, "" if expected.get(name) == content else OTHER_BYTES
@@ -83,7 +85,7 @@ def needs_manifest(report: Report, kind: str) -> bool:
 
 def _nearest_rendering(
     kind: str,
-    shared: Report,
+    prepared: PreparedReport,
     folder: Path,
     *,
     contents: Mapping[str, bytes],
@@ -102,22 +104,22 @@ def _nearest_rendering(
     drawn
         Returns the drawings of the report.
     """
-    without_text = _rendered(kind, shared, folder, WriterInput(drawn, manifest))
+    without_text = _rendered(kind, prepared, folder, WriterInput(drawn, manifest))
     if kind != "dossier" or without_text == contents:
         return without_text
 
     with_text = _rendered(
-        kind, shared, folder, WriterInput(drawn, manifest, show_text=True)
+        kind, prepared, folder, WriterInput(drawn, manifest, show_text=True)
     )
     return with_text if with_text == contents else without_text
 
 
 def _rendered(
-    kind: str, shared: Report, folder: Path, writer_input: WriterInput
+    kind: str, prepared: PreparedReport, folder: Path, writer_input: WriterInput
 ) -> dict[str, bytes]:
     """Return the bytes of each file of a format, by name."""
     rendered = {}
-    for name, content, _ in WRITERS[kind](shared, folder, writer_input):
+    for name, content, _ in WRITERS[kind](prepared, folder, writer_input):
         rendered[name] = content.encode() if isinstance(content, str) else content
     return rendered
 

@@ -7,14 +7,18 @@ is a further property here, and a rule there that groups rows by it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from spark_audit.audits import about
+from spark_audit.audits.base import Audit
 from spark_audit.results import Contrast, Finding, Row
 
+REMEMBERED_METRICS = 1024
+"""Metrics whose leading one is remembered: a report has thousands of rows of few."""
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
+
+class Place(NamedTuple):
     """Where a figure stands in a report.
 
     Figures of equal places are figures of the same thing. A projection is the place
@@ -85,7 +89,7 @@ class Place:
     @property
     def without_comparison(self) -> Place:
         """The place without ``baseline`` and ``interval_over``."""
-        return replace(self, baseline="", interval_over="")
+        return self._replace(baseline="", interval_over="")
 
     @property
     def shown_together(self) -> Place:
@@ -95,12 +99,10 @@ class Place:
         complement. The figures of both metrics, of all variants, share the place of the
         metric that leads.
         """
-        partners = {metric.name: metric.partner for metric in about(self.audit).metrics}
-        leading_metric = partners.get(self.metric) or self.metric
-        if leading_metric not in partners.values():
+        leading_metric = _leading_metric(about(self.audit), self.metric)
+        if not leading_metric:
             return self
-
-        return replace(self, metric=leading_metric, variant="")
+        return self._replace(metric=leading_metric, variant="")
 
     @property
     def partition(self) -> Place:
@@ -109,7 +111,7 @@ class Place:
         The groups of a partition add up to the pooled figure.
         """
         group_kind, _, _ = self.group.partition(":")
-        return replace(self, group=group_kind)
+        return self._replace(group=group_kind)
 
     @property
     def group_of_audit(self) -> Place:
@@ -128,11 +130,18 @@ class Place:
             return None
 
         audit, metric, variant = whole
-        return replace(self, audit=audit, metric=metric, variant=variant, baseline="")
+        return self._replace(audit=audit, metric=metric, variant=variant, baseline="")
 
 
-@dataclass(frozen=True)
-class PlacedValue:
+@lru_cache(maxsize=REMEMBERED_METRICS)
+def _leading_metric(audit: type[Audit], metric: str) -> str:
+    """Return the metric that leads a metric and its partner; empty: it has none."""
+    partners = {described.name: described.partner for described in audit.metrics}
+    leading_metric = partners.get(metric) or metric
+    return leading_metric if leading_metric in partners.values() else ""
+
+
+class PlacedValue(NamedTuple):
     """A figure by its place and exact value, which identifies a row.
 
     Facts of findings hold copies of rows. A copy is found by this key, although its

@@ -7,7 +7,7 @@ in ``rounding.py``. A further column of figures in rows MUST be listed in
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from spark_audit.report.disclosure.rounding import (
     count_of,
@@ -55,27 +55,31 @@ def shown_row(row: RowT, why_withheld: str | None = None) -> RowT:
         return row
 
     # Only contrasts have columns of p.
+    fields = vars(row)
     figures: dict[str, float] = {}
     for column in FIGURE_COLUMNS:
-        figure = getattr(row, column, None)
+        figure = fields.get(column)
         if figure is not None:
             figures[column] = figure
 
-    update: dict[str, Any] = {}
+    # Nothing is checked again: a rounded figure is as valid as the exact one.
     if why_withheld is not None:
-        for column in figures:
-            update[column] = None
-        update["status"] = "not_estimable"
-        update["interval_method"] = "none"
-        update["note"] = why_withheld
-        return row.model_copy(update=update)
+        return row.copy_unchecked(
+            **dict.fromkeys(figures),
+            status="not_estimable",
+            interval_method="none",
+            note=why_withheld,
+        )
 
     step = step_of(row)
+    rounded_figures = {}
     for column, figure in figures.items():
-        update[column] = _shown_figure(figure, column, row, step)
-    update["n"] = count_of(row.n, row.clusters)
-    update["interval_level"] = with_digits(row.interval_level)
-    return row.model_copy(update=update)
+        rounded_figures[column] = _shown_figure(figure, column, row, step)
+    return row.copy_unchecked(
+        **rounded_figures,
+        n=count_of(row.n, row.clusters),
+        interval_level=with_digits(row.interval_level),
+    )
 
 
 def _shown_figure(figure: float, column: str, row: Row, step: float | None) -> float:

@@ -36,7 +36,6 @@ from spark_audit.results import (
     Guard,
     Report,
     Row,
-    grouped,
 )
 
 ItemT = TypeVar("ItemT", Row, Contrast, Finding, Guard)
@@ -47,12 +46,14 @@ def disclosed(report: Report) -> Report:
     # Judge rows and contrasts together, since one could be computed from the other.
     rows = (*report.results, *report.contrasts)
     reasons = reasons_to_withhold(rows)
+    placed_values = [PlacedValue.of_row(row) for row in rows]
     shown_rows: dict[PlacedValue, Row] = {}
-    for row, why_withheld in zip(rows, reasons, strict=True):
-        shown_rows[PlacedValue.of_row(row)] = shown_row(row, why_withheld)
+    # Findings name the place of their figure, but not the row.
+    rows_by_place: dict[Place, list[Row]] = {}
+    for row, placed, why_withheld in zip(rows, placed_values, reasons, strict=True):
+        shown_rows[placed] = shown_row(row, why_withheld)
+        rows_by_place.setdefault(placed.place.without_comparison, []).append(row)
 
-    # Findings name their figure, but not the row.
-    rows_by_place = grouped(rows, lambda row: Place.of_row(row).without_comparison)
     findings = [
         shown_finding(finding, report, shown_rows, rows_by_place)
         for finding in report.findings
@@ -63,21 +64,19 @@ def disclosed(report: Report) -> Report:
 
     checkpoints = [_shown_checkpoint(facts) for facts in report.checkpoints]
     guards = [shown_guard(guard, report, shown_rows) for guard in report.guards]
-    shared = report.model_copy(
-        update={
-            "command": shareable_command(report.command),
-            "manifest": manifest_facts(report.manifest),
-            "checkpoints": checkpoints,
-            "settings": shareable_settings(report.settings),
-            "results": [shown_rows[PlacedValue.of_row(row)] for row in report.results],
-            "contrasts": [
-                shown_rows[PlacedValue.of_row(row)] for row in report.contrasts
-            ],
-            "findings": findings,
-            "guards": guards,
-            "caveats": [shareable(caveat) for caveat in report.caveats],
-            "tables": tables,
-        }
+    shown = [shown_rows[placed] for placed in placed_values]
+    n_results = len(report.results)
+    shared = report.copy_unchecked(
+        command=shareable_command(report.command),
+        manifest=manifest_facts(report.manifest),
+        checkpoints=checkpoints,
+        settings=shareable_settings(report.settings),
+        results=shown[:n_results],
+        contrasts=shown[n_results:],
+        findings=findings,
+        guards=guards,
+        caveats=[shareable(caveat) for caveat in report.caveats],
+        tables=tables,
     )
     # Lines of figures are made from the shared findings.
     return with_figures(shared)
@@ -98,20 +97,24 @@ def _shown_checkpoint(checkpoint: CheckpointFacts) -> CheckpointFacts:
     )
 
 
-def rounded_for_owner(report: Report) -> Report:
+def rounded_for_owner(report: Report, shared: Report | None = None) -> Report:
     """Return a report rounded as shared files have it, with nothing withheld.
 
     The owner of ``report.json`` may see every figure. Rounding is that of the pages, so
     that a reader finds the same figures in both.
+
+    Parameters
+    ----------
+    shared
+        What :func:`disclosed` returns for the report, if it is known.
     """
-    shared = disclosed(report)
-    with_withheld = shared.model_copy(
-        update={
-            "results": _exact_where_withheld(report.results, shared.results),
-            "contrasts": _exact_where_withheld(report.contrasts, shared.contrasts),
-            "findings": _exact_where_withheld(report.findings, shared.findings),
-            "guards": _exact_where_withheld(report.guards, shared.guards),
-        }
+    if shared is None:
+        shared = disclosed(report)
+    with_withheld = shared.copy_unchecked(
+        results=_exact_where_withheld(report.results, shared.results),
+        contrasts=_exact_where_withheld(report.contrasts, shared.contrasts),
+        findings=_exact_where_withheld(report.findings, shared.findings),
+        guards=_exact_where_withheld(report.guards, shared.guards),
     )
     # Exact findings contain exact lines of figures, so make these again.
     return with_figures(with_withheld)

@@ -29,7 +29,7 @@ The relations between figures that rules use are properties of ``Place``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_audit.audits import about
 from spark_audit.report.disclosure.figure_place import Place
@@ -50,18 +50,19 @@ def reasons_to_withhold(rows: Sequence[Row]) -> list[str | None]:
     list of str or None
         ``WITHHELD``, ``WITHHELD_NOTE`` or None for each row, in the same order.
     """
+    places = [Place.of_row(row) for row in rows]
     indices_by_place: dict[Place, list[int]] = {}
     for index, row in enumerate(rows):
         if not about(row.audit).is_of_nobody(row.unit):
-            place = Place.of_row(row).shown_together
+            place = places[index].shown_together
             indices_by_place.setdefault(place, []).append(index)
 
     reasons: list[str | None] = [None] * len(rows)
-    sizes = _Sizes.of_rows(rows)
+    sizes = _Sizes.of_rows(rows, places)
     for indices in indices_by_place.values():
         # Rules 1 and 2.
         for index in indices:
-            reasons[index] = _reason_of_size(rows[index], sizes)
+            reasons[index] = _reason_of_size(rows[index], places[index], sizes)
 
         # Rule 3.
         if any(reasons[index] is not None for index in indices):
@@ -99,12 +100,11 @@ class _Sizes:
     n_matched: dict[Place, int]
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Row]) -> _Sizes:
-        """Return the sizes of a report's figures."""
+    def of_rows(cls, rows: Sequence[Row], places: Sequence[Place]) -> _Sizes:
+        """Return the sizes of a report's figures, whose places are ``places``."""
         clusters_of_group: dict[Place, int] = {}
         n_matched: dict[Place, int] = {}
-        for row in rows:
-            place = Place.of_row(row)
+        for row, place in zip(rows, places, strict=True):
             group = place.group_of_audit
             most = clusters_of_group.get(group, 0)
             clusters_of_group[group] = max(most, row.clusters)
@@ -115,9 +115,8 @@ class _Sizes:
         return cls(clusters_of_group, n_matched)
 
 
-def _reason_of_size(row: Row, sizes: _Sizes) -> str | None:
+def _reason_of_size(row: Row, place: Place, sizes: _Sizes) -> str | None:
     """Return why a row is withheld by its own size (rules 1 and 2), or None."""
-    place = Place.of_row(row)
     n_clusters = row.clusters
     if row.value is None:
         # A row without a figure may lack its number of clusters. If no row of its group
@@ -127,7 +126,7 @@ def _reason_of_size(row: Row, sizes: _Sizes) -> str | None:
 
     # Rule 2. A cluster has row.n / row.clusters tokens on average: are those without a
     # control fewer than MIN_CLUSTERS_TO_PUBLISH clusters have?
-    all_identifiers = replace(place, baseline="")
+    all_identifiers = place._replace(baseline="")
     n_without_control = row.n - sizes.n_matched.get(all_identifiers, row.n)
     if 0 < n_without_control * row.clusters < MIN_CLUSTERS_TO_PUBLISH * row.n:
         return WITHHELD_NOTE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -14,8 +14,9 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.report.checkpoint_states import CheckpointState
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.tried import Tried, attack_name
-from spark_audit.report.writers.page_templates import environment, facts
+from spark_audit.report.writers.page_templates import environment, template_facts
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Guard, Report, grouped
 from spark_audit.sentences import DECIMALS, knows, render, under
@@ -32,20 +33,23 @@ SPAN_COLUMNS = ["example", "task", "split", "type", "start", "n_tokens"]
 """Columns of the evidence that tell an identifier from all others."""
 
 
-def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+def write_dossier(
+    prepared: PreparedReport, folder: Path, writer_input: WriterInput
+) -> Iterator[File]:
     """Yield ``dossier.html``; a browser prints it on A4.
 
     Parameters
     ----------
     folder
         The report's, whose evidence tells the most exposed rows.
-    how
+    writer_input
         Its manifest is for the number of rows, and with ``show_text`` for the
         identifiers.
     """
-    dossier_facts = facts(report)
-    checkpoint_states: list[CheckpointState] = dossier_facts["checkpoint_states"]
-    manifest_to_name_rows = how.manifest if how.show_text else None
+    report = prepared.report
+    checkpoint_states = prepared.checkpoint_states
+    dossier_facts = template_facts(prepared)
+    manifest_to_name_rows = writer_input.manifest if writer_input.show_text else None
 
     names_by_state = {}
     for state, of_state in grouped(
@@ -69,7 +73,7 @@ def write_dossier(report: Report, folder: Path, how: WriterInput) -> Iterator[Fi
     dossier_facts |= {
         "words": dossier_words,
         "stages": len(report.checkpoints) - len(dossier_facts["checkpoints"]),
-        "data": _data(report, how.manifest),
+        "data": _data(report, writer_input.manifest),
         "by_state": names_by_state,
         "guards": _guards_to_show(report),
         "exposed": exposed_by_name,
@@ -96,7 +100,7 @@ def _guards_to_show(report: Report) -> list[Guard]:
 
 
 def _summaries_of_named_rows(
-    report: Report, folder: Path, checkpoint_states: list[CheckpointState]
+    report: Report, folder: Path, checkpoint_states: Sequence[CheckpointState]
 ) -> list[str]:
     """Return how many rows are shown to have been trained on, by checkpoint.
 

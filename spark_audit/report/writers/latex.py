@@ -18,6 +18,7 @@ from spark_audit.audits import about, all_audits
 from spark_audit.audits.base import Audit, LatexColumn
 from spark_audit.report.cells import EMPTY_CELL, VOID, figure, is_shared, line_name
 from spark_audit.report.checkpoint_states import checkpoint_states, state_name
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.tables import methods_of
 from spark_audit.report.tried import method_of
 from spark_audit.report.writers.page_templates import environment
@@ -66,12 +67,14 @@ class LatexTable(NamedTuple):
     columns: Sequence[LatexColumn]
 
 
-def write_latex(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+def write_latex(
+    prepared: PreparedReport, folder: Path, writer_input: WriterInput
+) -> Iterator[File]:
     """Yield ``tables/*.tex``, and ``all.tex`` that reads all of them.
 
     No text of an example is ever in them.
     """
-    tables = latex_tables(report)
+    tables = latex_tables(prepared.report)
     for name, text in tables.items():
         yield File(f"tables/{name}.tex", text)
 

@@ -20,14 +20,13 @@ from spark_audit.report.checkpoint_states import (
 )
 from spark_audit.report.finding_groups import (
     FindingGroup,
-    groups_of_tests,
-    table_of_the_rest,
 )
 from spark_audit.report.glance import main_rows
-from spark_audit.report.tables import further_tables, general, tables
-from spark_audit.report.writers.page_templates import environment, facts
+from spark_audit.report.prepared import PreparedReport
+from spark_audit.report.tables import general
+from spark_audit.report.writers.page_templates import environment, template_facts
 from spark_audit.report.writers.writer import File, WriterInput
-from spark_audit.results import OF_REPORT, Report, Row, by_severity, grouped
+from spark_audit.results import Report, Row
 
 LONGEST = 65_000
 """Characters beyond which parts are left out: GitHub takes 65,536 in an issue."""
@@ -65,25 +64,44 @@ _MENTION = re.compile(r"(?<![\w&])[@#](?=\w)|(?<=\bwww)\.")
 """What GitHub makes a link of: a user, an issue, an address."""
 
 
-def write(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+def write(
+    prepared: PreparedReport, folder: Path, writer_input: WriterInput
+) -> Iterator[File]:
     """Yield ``report.md``; no text of an example is ever in it."""
-    yield File("report.md", render(report))
+    yield File("report.md", render(prepared))
 
 
-def render(report: Report) -> str:
+def render(prepared: PreparedReport) -> str:
     """Return the report as Markdown, as much of it as :data:`LONGEST` allows."""
-    shared = facts(report)
+    shared = template_facts(prepared)
     shared["matrix"] = _matrix(shared["answer"])
 
     text = ""
     for extent in EXTENTS:
-        text = _rendered("report.md", shared | _parts_of_extent(report, extent))
+        parts = _parts_of_extent(prepared, extent)
+        if _least_length(parts["shown"]) > LONGEST:
+            # A smaller extent is written in any case, so spare the rendering.
+            continue
+
+        text = _rendered("report.md", shared | parts)
         if len(text) <= LONGEST:
             break
     return text
 
 
-def _parts_of_extent(report: Report, extent: str) -> dict[str, Any]:
+def _least_length(shown_tables: Iterable[ReportTable]) -> int:
+    """Return a number of characters that tables have at least as Markdown.
+
+    Escaping adds characters and takes none away, but for space between words.
+    """
+    least = 0
+    for shown_table in shown_tables:
+        for line in shown_table.rows:
+            least += sum(len(" ".join(text.split())) for text in line.texts)
+    return least
+
+
+def _parts_of_extent(prepared: PreparedReport, extent: str) -> dict[str, Any]:
     """Return those facts of the template that the extent decides on.
 
     Parameters
@@ -91,17 +109,25 @@ def _parts_of_extent(report: Report, extent: str) -> dict[str, Any]:
     extent
         One of :data:`EXTENTS`.
     """
-    shown_tables: list[ReportTable] = []
+    report = prepared.report
+    shown_tables: Sequence[ReportTable] = []
     if extent == "all":
-        shown_tables = [*tables(report), *further_tables(report)]
+        shown_tables = prepared.tables
     elif extent == "pooled":
-        shown_tables = tables(report, brief=True)
+        shown_tables = prepared.pooled_tables
 
     definitions: list[tuple[str, str]] = []
     if extent in ("all", "pooled", "no_tables"):
         definitions = _definitions(report)
 
-    sections = list(_sections_of_audits(report))
+    sections = []
+    for audit, found in prepared.findings_by_audit.items():
+        title = sentences.optional(f"audit.{audit}.title") or audit
+        section = AuditSection(
+            title=title, groups=found.tests, exploratory=found.exploratory
+        )
+        sections.append(section)
+
     guards = sorted(report.guards, key=lambda guard: guard.passed is True)
     if extent in ("tests", "detections"):
         sections = [section._replace(exploratory=None) for section in sections]
@@ -137,19 +163,6 @@ class AuditSection(NamedTuple):
     exploratory: ReportTable | None
 
 
-def _sections_of_audits(report: Report) -> Iterator[AuditSection]:
-    """Yield the findings of each audit, the severest first."""
-    findings = by_severity(
-        finding for finding in report.findings if finding.audit != OF_REPORT
-    )
-    for audit, of_audit in grouped(findings, lambda finding: finding.audit).items():
-        yield AuditSection(
-            title=sentences.optional(f"audit.{audit}.title") or audit,
-            groups=groups_of_tests(of_audit),
-            exploratory=table_of_the_rest(of_audit, audit),
-        )
-
-
 def _detections_of(section: AuditSection) -> AuditSection:
     """Return a section with its detections alone."""
     return section._replace(
@@ -165,14 +178,16 @@ def _definitions(report: Report) -> list[tuple[str, str]]:
     return definitions
 
 
-def write_card(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+def write_card(
+    prepared: PreparedReport, folder: Path, writer_input: WriterInput
+) -> Iterator[File]:
     """Yield ``card.md``: figures as the hub reads them, then a section; no text."""
     import huggingface_hub.utils
     from huggingface_hub.repocard_data import eval_results_to_model_index
 
     hub: Any = huggingface_hub.utils  # which does not export it for type checkers
     index = []
-    for checkpoint, results in evaluations(report).items():
+    for checkpoint, results in evaluations(prepared.report).items():
         index += eval_results_to_model_index(visible(checkpoint), results)
 
     # A card without figures has no metadata.
@@ -180,7 +195,7 @@ def write_card(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
     if index:
         yaml = hub.yaml_dump({"model-index": index}, sort_keys=False)
         metadata = f"---\n{yaml}---\n\n"
-    yield File("card.md", metadata + _rendered("card.md", facts(report)))
+    yield File("card.md", metadata + _rendered("card.md", template_facts(prepared)))
 
 
 def evaluations(report: Report) -> dict[str, list[Any]]:

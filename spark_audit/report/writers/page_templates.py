@@ -12,19 +12,13 @@ from spark_audit import sentences
 from spark_audit.names import original_of, series_of
 from spark_audit.report import first_screen
 from spark_audit.report.advice import advice
-from spark_audit.report.at_a_glance import glance_of
-from spark_audit.report.attacks import attack_table, attacks
+from spark_audit.report.attacks import attack_table
 from spark_audit.report.cells import records_table
-from spark_audit.report.checkpoint_states import (
-    SHAPES,
-    badge,
-    checkpoint_states,
-    state_name,
-)
-from spark_audit.report.glance import glance
+from spark_audit.report.checkpoint_states import SHAPES, badge, state_name
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.tables import entries
 from spark_audit.report.tried import outcome_name
-from spark_audit.results import OF_REPORT, CheckpointFacts, Report, by_severity
+from spark_audit.results import OF_REPORT, CheckpointFacts, by_severity
 
 FUNCTIONS_OF_TEMPLATES: tuple[Callable[..., Any], ...] = (
     badge,
@@ -103,10 +97,9 @@ def ticked_code(text: str) -> Markup:
     return html
 
 
-def facts(report: Report) -> dict[str, Any]:
+def template_facts(prepared: PreparedReport) -> dict[str, Any]:
     """Return the report and its first screen, by the names that templates use."""
-    all_checkpoint_states = checkpoint_states(report)
-    tried_attacks = attacks(report, all_checkpoint_states)
+    report = prepared.report
     # Stages of a series stand in the line of their series.
     whole_checkpoints = [
         checkpoint
@@ -125,11 +118,11 @@ def facts(report: Report) -> dict[str, Any]:
         "audited": entries(report),
         "checkpoints": whole_checkpoints,
         "opened": opened,
-        "checkpoint_states": all_checkpoint_states,
-        "attacks": tried_attacks,
-        "attack_table": attack_table(tried_attacks),
-        "key_figures": glance(report),
-        "answer": glance_of(report),
+        "checkpoint_states": prepared.checkpoint_states,
+        "attacks": prepared.attacks,
+        "attack_table": attack_table(prepared.attacks),
+        "key_figures": prepared.key_figures,
+        "answer": prepared.answer,
     }
 
 

@@ -17,27 +17,32 @@ from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.names import entry_of
-from spark_audit.report.at_a_glance import glance_of
 from spark_audit.report.cells import FURTHER_TABLES, ReportTable
-from spark_audit.report.checkpoint_states import checkpoint_states
 from spark_audit.report.consequences import consequences_of_audit
 from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.figures.figure_files import inline_svg
 from spark_audit.report.figures.styling import DARK, LIGHT, palette
-from spark_audit.report.finding_groups import groups_of_tests, table_of_the_rest
-from spark_audit.report.glance import glance
-from spark_audit.report.tables import further_tables, general, tables
+from spark_audit.report.finding_groups import AuditFindings
+from spark_audit.report.prepared import PreparedReport
+from spark_audit.report.tables import general
 from spark_audit.report.writers.page_tables import PageTable, page_table
-from spark_audit.report.writers.page_templates import environment, facts, ticked_code
+from spark_audit.report.writers.page_templates import (
+    environment,
+    template_facts,
+    ticked_code,
+)
 from spark_audit.report.writers.writer import File, WriterInput
-from spark_audit.results import OF_REPORT, Report, by_severity, grouped
+from spark_audit.results import OF_REPORT, Report, grouped
 from spark_audit.spoken_options import as_called
 
 
-def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+def write_page(
+    prepared: PreparedReport, folder: Path, writer_input: WriterInput
+) -> Iterator[File]:
     """Yield ``report.html``; no text of an example is ever in it."""
+    report = prepared.report
     sections = {}
-    for number, section in enumerate(_sections(report, how.drawn())):
+    for number, section in enumerate(_sections(prepared, writer_input.drawn())):
         sections[f"section-{number}"] = section
 
     templates = environment()
@@ -48,7 +53,7 @@ def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
 
     # The page shows failed guards first, then warnings, then those that held.
     guards = grouped(report.guards, lambda guard: guard.passed)
-    page_facts = facts(report) | {
+    page_facts = template_facts(prepared) | {
         "numeric": _numeric_columns,
         "svg": inline_svg,
         "script": Markup(script),
@@ -61,7 +66,7 @@ def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
             for name, number in palette(report).items()
         },
         "general_terms": general(report),
-        "contents": _contents(report, sections),
+        "contents": _contents(prepared, sections),
         "sections": sections,
         "places": {section["name"]: key for key, section in sections.items()},
     }
@@ -69,43 +74,45 @@ def write_page(report: Report, folder: Path, how: WriterInput) -> Iterator[File]
     yield File("report.html", html)
 
 
-def _contents(report: Report, section_ids: Iterable[str]) -> list[str]:
+def _contents(prepared: PreparedReport, section_ids: Iterable[str]) -> list[str]:
     """Return the ids of the page's parts, in their order."""
     ids = ["verdict"]
-    if checkpoint_states(report) or glance(report):
+    if prepared.checkpoint_states or prepared.key_figures:
         ids.append("tested")
     return [*ids, "guards", "limits", *section_ids, "audited", "glossary"]
 
 
-def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, Any]]:
+def _sections(
+    prepared: PreparedReport, drawn: Sequence[Drawing]
+) -> Iterator[dict[str, Any]]:
     """Yield the facts of each section: of an audit, of the matching, of all else.
 
     A section without tables, drawings and findings is left out.
     """
+    report = prepared.report
     # What belongs to no audit comes last.
     names = [*_audits_of(report), "manifest", FURTHER_TABLES]
-    tables_by_section = _tables_by_section(report, names)
+    tables_by_section = _tables_by_section(prepared, names)
     drawings_by_section: dict[str, list[Drawing]] = {name: [] for name in names}
     for picture in drawn:
         name = picture.audit if picture.audit in names else FURTHER_TABLES
         drawings_by_section[name].append(picture)
 
-    all_checkpoint_states = checkpoint_states(report)
+    nothing_found = AuditFindings(findings=[], tests=[], exploratory=None)
     for name in names:
-        findings = by_severity(
-            finding for finding in report.findings if finding.audit == name
-        )
+        found = prepared.findings_by_audit.get(name, nothing_found)
+        findings = found.findings
         if not (tables_by_section[name] or drawings_by_section[name] or findings):
             continue
 
-        consequences = consequences_of_audit(all_checkpoint_states, findings, name)
+        consequences = consequences_of_audit(prepared.checkpoint_states, findings, name)
         yield {
             "name": name,
             "title": sentences.optional(f"audit.{name}.title") or name,
             "question": sentences.optional(f"audit.{name}.question"),
             "consequences": list(consequences),
-            "tests": groups_of_tests(findings),
-            "rest": table_of_the_rest(findings, name),
+            "tests": found.tests,
+            "rest": found.exploratory,
             "pictures": drawings_by_section[name],
             "grids": tables_by_section[name],
             "definitions": sentences.terms(f"definition.{name}"),
@@ -124,12 +131,11 @@ def _audits_of(report: Report) -> list[str]:
 
 
 def _tables_by_section(
-    report: Report, section_names: Sequence[str]
+    prepared: PreparedReport, section_names: Sequence[str]
 ) -> dict[str, list[PageTable]]:
     """Return the tables of each section of the page, titled as in their section."""
     tables_by_section: dict[str, list[PageTable]] = {name: [] for name in section_names}
-    all_tables = [*tables(report), *further_tables(report)]
-    for number, table in enumerate(all_tables):
+    for number, table in enumerate(prepared.tables):
         if table.section in tables_by_section:
             section = table.section
             title = sentences.capitalised(table.short) or table.title
@@ -139,7 +145,7 @@ def _tables_by_section(
             title = table.title
 
         # Without a key of its own a table is found by its number.
-        shown = page_table(table, report)
+        shown = page_table(table, prepared.report)
         titled = replace(shown.table, title=title, key=table.key or str(number))
         tables_by_section[section].append(replace(shown, table=titled))
     return tables_by_section
@@ -163,16 +169,15 @@ def _numeric_columns(table: ReportTable) -> list[bool]:
     ]
 
 
-def notebook_html(report: Report) -> str:
+def notebook_html(prepared: PreparedReport) -> str:
     """Return a report at a glance as HTML for a notebook; empty where it has none."""
-    answer = glance_of(report)
-    if answer is None:
+    if prepared.answer is None:
         return ""
 
     template = environment().get_template("notebook.html")
     # A notebook is Python, so its options are arguments.
     return template.render(
-        answer=answer,
-        report=report,
+        answer=prepared.answer,
+        report=prepared.report,
         ticked=lambda text: ticked_code(as_called(text)),
     )

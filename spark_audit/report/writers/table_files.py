@@ -19,27 +19,31 @@ from spark_audit.report.cells import (
     shown,
 )
 from spark_audit.report.disclosure.rounding import step_of
-from spark_audit.report.frames import report_frame
+from spark_audit.report.frames import prepared_frame
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers.writer import File, WriterInput
-from spark_audit.results import Report, Row
+from spark_audit.results import Row
 
-FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
-"""How a formula of a spreadsheet begins, in full width too."""
+FORMULA_SIGNS = ("-", "=", "+", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a formula of a spreadsheet begins, after space; in full width too."""
 
 
-def write_csv(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+def write_csv(
+    prepared: PreparedReport, folder: Path, writer_input: WriterInput
+) -> Iterator[File]:
     """Yield results, contrasts, guards and the report's further tables as CSV."""
+    report = prepared.report
     frames = {}
     for name in ("results", "contrasts", "guards"):
-        frames[name] = report_frame(report, name)
+        frames[name] = prepared_frame(prepared, name)
     # In ``report.json`` itself nothing is rounded.
     if is_shared(report):
         _add_columns_of_rounding(frames["results"], report.results)
         _add_columns_of_rounding(frames["contrasts"], report.contrasts)
 
     for name in report.tables:
-        frames[name] = report_frame(report, name)
+        frames[name] = prepared_frame(prepared, name)
 
     for name, frame in frames.items():
         yield File(f"tables/{name}.csv", csv_text(frame))
@@ -87,19 +91,28 @@ def csv_text(frame: pd.DataFrame) -> str:
     # Not by `map`: it makes floats of counts beside a gap, so that 0 would read 0.0.
     columns = {}
     for column in frame:
-        cells = [_short(value) for value in frame[column].astype(object)]
+        cells = [_csv_cell(value) for value in frame[column].astype(object)]
         columns[column] = pd.Series(cells, index=frame.index, dtype=object)
-    shortened = pd.DataFrame(columns, index=frame.index, columns=frame.columns)
+    safe = pd.DataFrame(columns, index=frame.index, columns=frame.columns)
 
     # Names of columns may be names of tasks, which are somebody else's text, too.
-    header = pd.Series(frame.columns, dtype=object)
-    safe_header = header.replace(FORMULA, r"'\1", regex=True)
-    safe = shortened.replace(FORMULA, r"'\1", regex=True)
-    return str(safe.to_csv(index=False, header=[*safe_header], lineterminator="\n"))
+    header = [_without_formula(str(name)) for name in frame.columns]
+    return str(safe.to_csv(index=False, header=header, lineterminator="\n"))
 
 
-def _short(value: object) -> object:
-    """Return a large number as powers of ten, where these have all of its digits."""
+def _without_formula(text: str) -> str:
+    """Return a text with an apostrophe in front of what begins as a formula."""
+    is_formula = text.lstrip().startswith(FORMULA_SIGNS)
+    return f"'{text}" if is_formula else text
+
+
+def _csv_cell(value: object) -> object:
+    """Return a value as a cell: no formula, and a large number as powers of ten.
+
+    Powers of ten stand only where they have all digits of the number.
+    """
+    if isinstance(value, str):
+        return _without_formula(value)
     if not isinstance(value, float) or abs(value) < LARGE_NUMBER:
         return value
 
@@ -107,12 +120,15 @@ def _short(value: object) -> object:
     return text if float(text) == value else value
 
 
-def write_named(report: Report, folder: Path, how: WriterInput) -> Iterator[File]:
+def write_named(
+    prepared: PreparedReport, folder: Path, writer_input: WriterInput
+) -> Iterator[File]:
     """Yield ``named_rows.csv`` and ``named_sources.csv``, the files of what is named.
 
     They say of each row or group only whether it is named: how familiar a single one
     looks stays in ``scores/``. Nothing where the report has no audit of membership.
     """
+    report = prepared.report
     if not any(row.audit == Membership.name for row in report.results):
         return
 

@@ -11,6 +11,7 @@ from browsers import in_browser, started_browser
 from made_reports import many_clean, mixed_cells
 from slow_cases import fast_and_slow
 
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import pages
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Report
@@ -85,7 +86,8 @@ FAULTS_OF_FIGURES = """() => {
 
 def written(report: Report, path: Path, drawn: Any = list) -> Path:
     """Write the page of a report."""
-    (page,) = pages.write_page(report, path.parent, WriterInput(drawn))
+    prepared = PreparedReport(report)
+    (page,) = pages.write_page(prepared, path.parent, WriterInput(drawn))
     path.write_text(str(page.content), "utf-8")
     return path
 
