@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_audit.audits import Audit, Matched
 from spark_audit.audits.known import audit_of
 from spark_audit.errors import InputError, one_of
+from spark_audit.pipeline.request import GivenAudits
 from spark_audit.report.gate.rules import Rule, parse_rule
 
 
-def audits_by_name(audits: Sequence[str | Audit]) -> dict[str, Audit]:
+def audits_by_name(audits: GivenAudits) -> dict[str, Audit]:
     """Return the audits of each look by name; refuse those of series.
+
+    Parameters
+    ----------
+    audits
+        One or several, each by its name or class, or with its options.
 
     Raises
     ------
     InputError
         If an audit is unknown, or looks at series of checkpoints.
     """
+    # audit_of names a value of another type.
+    if isinstance(audits, str | Audit | type) or not isinstance(audits, Iterable):
+        audits = [audits]
+
     audit_by_name: dict[str, Audit] = {}
-    for audit in audits:
-        if audit == Matched.name:
+    for given in audits:
+        audit = audit_of(given)
+        if isinstance(audit, Matched) and not isinstance(given, Audit):
             # Placebos and rematching take long, and no look shows them.
             audit = Matched(placebo_draws=0, rematched=False)
-        else:
-            audit = audit_of(audit)
 
         # A series has several checkpoints, and a look has one.
         if audit.of_series:

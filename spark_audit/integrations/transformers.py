@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from spark_audit.arguments import checked_call
-from spark_audit.audits import TRAINING_AUDITS, Audit
+from spark_audit.audits import TRAINING_AUDITS
 from spark_audit.audits.base import Plan
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.given import GivenCheckpoint, check_open
@@ -56,6 +56,7 @@ from spark_audit.names import BASE
 from spark_audit.pipeline.conclude import manifest_facts
 from spark_audit.pipeline.job import facts_of
 from spark_audit.pipeline.lineup import make_plans, union
+from spark_audit.pipeline.request import GivenAudits
 from spark_audit.report.assemble import assemble
 from spark_audit.report.gate.judge import check
 from spark_audit.results import CheckpointFacts, Finding
@@ -98,8 +99,8 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         Steps between looks. By default, all looks take at most 2% of the training time,
         including the first and the last one, which always happen.
     audits
-        Names of audits, or audits with their options. ``canary`` and ``twins`` score
-        candidates and take longer.
+        Names or classes of audits, or audits with their options. ``canary`` and
+        ``twins`` score candidates and take longer.
     rows
         Most rows of the manifest that are scored.
     fail_if
@@ -139,7 +140,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         manifest: str | Path | Manifest,
         *,
         every: int | None = None,
-        audits: str | Audit | Sequence[str | Audit] = TRAINING_AUDITS,
+        audits: GivenAudits = TRAINING_AUDITS,
         rows: int = MAX_CALLBACK_ROWS,
         fail_if: str | Sequence[str] = (),
         tokenizer: PreTrainedTokenizerBase | None = None,
@@ -160,9 +161,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._given_base = base
         self.seed = seed
         self._preset = preset
-        self.audits = audits_by_name(
-            [audits] if isinstance(audits, str | Audit) else audits
-        )
+        self.audits = audits_by_name(audits)
         self._rules = rules_of(
             [fail_if] if isinstance(fail_if, str) else fail_if, self.audits
         )

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from spark_audit.arguments import checked_call, wrong_value
-from spark_audit.audits import TRAINING_AUDITS, Audit
+from spark_audit.audits import TRAINING_AUDITS
 from spark_audit.checkpoints.given import (
     GivenCheckpoint,
     check_open,
@@ -22,6 +22,7 @@ from spark_audit.integrations.look import AuditLook
 from spark_audit.integrations.transformers import MAX_CALLBACK_ROWS, AuditCallback
 from spark_audit.manifest.file import read_manifest
 from spark_audit.manifest.schema import Manifest
+from spark_audit.pipeline.request import GivenAudits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,7 +128,7 @@ def watch(
     manifest: str | Path | Manifest,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    audits: str | Audit | Sequence[str | Audit] = TRAINING_AUDITS,
+    audits: GivenAudits = TRAINING_AUDITS,
     rows: int = MAX_CALLBACK_ROWS,
     fail_if: str | Sequence[str] = (),
     base: GivenCheckpoint | None = None,

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import spark_audit as sa
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError, SparkError
+from spark_audit.integrations.transformers import AuditCallback
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.schema import Manifest
 
@@ -72,6 +73,26 @@ def trained(
         optimizer.step()
         optimizer.zero_grad()
     return {name: weight.detach() for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "audits",
+    [
+        "matched",
+        "Matched",
+        sa.audits.Matched,
+        [sa.audits.Matched],
+        sa.audits.Matched(placebo_draws=0, rematched=False),
+    ],
+    ids=["name", "class name", "class", "list", "object"],
+)
+def test_an_audit_of_each_look_is_given_by_name_by_class_or_with_options(
+    audits: Any, manifest
+) -> None:
+    """Placebos, which no look shows, are left out unless they are asked for."""
+    callback = AuditCallback(manifest, audits=audits, rows=16)
+    (matched,) = callback.audits.values()
+    assert matched == sa.audits.Matched(placebo_draws=0, rematched=False)
 
 
 @pytest.mark.parametrize("make", [plain, lora])
