@@ -107,8 +107,9 @@ def test_options_named_in_the_text_exist():
         "--quiet",
         "--verbose",
     }
-    # The guide for contributors names some of pytest, of mypy and of its example.
-    known |= {"--accept", "--dist", "--strict", "--quantile"}
+    # The guide for contributors names some of pytest, of mypy and of its example,
+    # and README one of pip.
+    known |= {"--accept", "--dist", "--strict", "--quantile", "--no-compile"}
     known |= {*re.findall(r"--[a-z-]+", claims_parser().format_help())}
     # In code of a sentence: blocks are looked at call by call.
     sentences = re.sub(r"^ *```.*?^ *```$", "", "".join(READ), flags=re.M | re.S)
