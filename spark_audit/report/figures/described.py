@@ -58,8 +58,9 @@ def draw_rank(view: View) -> Sketch | None:
         marks = []
         for rank, rows in top_rows(view, side).items():
             # A report may lack a rank: markers go to the ranks that it has.
-            marker = marker_by_rank.setdefault(rank, TOP_MARKERS[len(marker_by_rank)])
-            marks.append(described_marks(view, "rank", rows, marker))
+            if rank not in marker_by_rank:
+                marker_by_rank[rank] = TOP_MARKERS[len(marker_by_rank)]
+            marks.append(described_marks(view, "rank", rows, marker_by_rank[rank]))
 
         if marks:
             values = joined_values(marks, scale=100, digits=1)
