@@ -382,6 +382,8 @@ def test_natural_identifiers_are_compared_within_strata(make_case):
         (lambda train: 1 + train, 20, "form"),
         (lambda train: -1 + 0 * train, 20, "text"),
         (lambda train: -1 + 0 * train, 9, "few"),
+        # Only trained ones are refused, so there is no held-out text to test.
+        (lambda train: 1 - 2 * train, 20, "few"),
     ],
 )
 def test_why_held_out_identifiers_are_no_control_is_told(

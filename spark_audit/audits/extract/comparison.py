@@ -26,9 +26,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from spark_audit.audits.extract.comparison_facts import (
-    guess_remarks,
-    holder_facts,
-    holder_remarks,
+    guess_rate_remark,
+    lucky_guess_remark,
+    other_row_facts,
+    other_row_remarks,
     reproduced_hits,
     share_fact,
     why_not_compared,
@@ -133,7 +134,7 @@ def comparison_finding(spans: pd.DataFrame, rate: Row, *, seed: int) -> Finding:
         )
 
     # The base on the same rows replaces held-out identifiers.
-    facts |= holder_facts(train)
+    facts |= other_row_facts(train)
     if is_scored_beside_base(spans):
         facts |= share_fact(BASE, "before", train, "base_sure")
         facts["few_held_out"] = has_held_out
@@ -185,7 +186,7 @@ def _comparison_of_splits(
     # The facts describe only the compared identifiers.
     facts = {
         **facts,
-        **holder_facts(train),
+        **other_row_facts(train),
         "back": reproduced_hits(train),
         **share_fact(name, "unseen", held_out),
         **share_fact(BASE, "before", train, "base_sure"),
@@ -207,7 +208,7 @@ def _comparison_of_splits(
     if is_scored_beside_base(spans):
         remarks.append("beyond_base")
     if guess_facts:
-        remarks += guess_remarks(facts, "lucky_guesses")
+        remarks.append(lucky_guess_remark(facts))
 
     side = side_of(difference)
     if side is None:
@@ -218,7 +219,7 @@ def _comparison_of_splits(
         p,
         remarks,
         limit_remarks=limit_remarks,
-        remarks_on_holders=holder_remarks(facts),
+        remarks_on_other_rows=other_row_remarks(facts),
         is_controlled=is_alike or is_scored_beside_base(spans),
     )
     # A confounded difference has no smallest effect.
@@ -234,7 +235,7 @@ def _verdict_on_splits(
     remarks: Sequence[str],
     *,
     limit_remarks: Sequence[str],
-    remarks_on_holders: Sequence[str],
+    remarks_on_other_rows: Sequence[str],
     is_controlled: bool,
 ) -> ExtractVerdict:
     """Return the verdict on trained next to held-out identifiers.
@@ -260,8 +261,8 @@ def _verdict_on_splits(
         p of no difference; ``None``: the base, which is not tested.
     remarks
         Keys of the remarks that all sentences have.
-    remarks_on_holders
-        Keys of remarks on hits that other rows hold.
+    remarks_on_other_rows
+        Keys of remarks on hits that other rows contain, or the cue gives there.
     is_controlled
         Whether only training can make the difference: both splits were drawn alike, or
         the difference at the base is subtracted.
@@ -271,10 +272,11 @@ def _verdict_on_splits(
     if name == BASE:
         return ExtractVerdict("confounded", "splits_differ", remarks)
     if not is_controlled:
-        further = ["word_for_word", *remarks, *remarks_on_holders]
+        further = ["word_for_word", *remarks, *remarks_on_other_rows]
         return ExtractVerdict("confounded", "kinds_differ", further)
     if side == 1:
-        return ExtractVerdict("verbatim", "verbatim", [*remarks, *remarks_on_holders])
+        further = [*remarks, *remarks_on_other_rows]
+        return ExtractVerdict("verbatim", "verbatim", further)
     return ExtractVerdict("betrays", "betrays", ["word_for_word", *remarks])
 
 
@@ -390,8 +392,7 @@ def _verdict_on_base(
 
     # In the order of the table.
     if is_above_base:
-        guesses = guess_remarks(facts, "guessing")
-        remarks = [*before, *guesses, *holder_remarks(facts)]
+        remarks = [*before, guess_rate_remark(facts), *other_row_remarks(facts)]
         if not is_significant:
             return ExtractVerdict("confounded", "maybe_guessed", [why_base, *remarks])
         if facts["grows"] is not None:

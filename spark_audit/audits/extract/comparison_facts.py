@@ -5,23 +5,34 @@ Facts of these findings, for sentences (``sentences/en/extract.toml``) and repor
 ====================  ==============================================================
 fact                  meaning
 ====================  ==============================================================
-rate                  the rate of reproduced identifiers of trained rows, a row
-back                  the same as a count; next to held-out ones of those compared
-none_back             whether none is reproduced, even if ties are won
-past_base             whether the difference at the base was subtracted
-against               what is compared: ``natural`` or ``injected`` held-out ones,
-                      ``base``
-apart                 the difference that is claimed, a row
-unseen, before        shares of held-out ones, and of trained ones at the base
-few_held_out          whether some are held out, though none that can be compared
-lacking               why these cannot be compared: ``form``, ``few``, ``text``
-guess_rate, guessed   rate of guessing, and hits of the test that allows for it
-kind                  the only type of that test; empty: several
-grows                 p of the growth with dose, where it is the clearer test
-sure, shared, cued    hits, and those among them that other rows hold, or the cue
-                      gives; each only above 0
-all_shared            whether other rows hold all hits
+rate                  rate of reproduced identifiers of trained rows, a row
+back                  the same as a count ("they come back"); next to held-out
+                      identifiers only of those that are compared
+none_back             whether none of trained rows is reproduced, even if ties are won
+past_base             whether the difference at the base was subtracted, so that only
+                      what exceeds it ("is past it") counts
+against               what trained identifiers are compared with: ``natural`` or
+                      ``injected`` held-out ones, or ``base``
+apart                 the difference that is claimed: by how much the two rates are
+                      apart, a row
+unseen                share of held-out identifiers that is reproduced, a row
+before                share of trained identifiers that the base reproduces, a row
+few_held_out          whether identifiers are held out, though none can be compared
+lacking               what held-out identifiers lack for a comparison: ``form``,
+                      ``few`` or ``text`` (:func:`why_not_compared`)
+guess_rate            rate at which identifiers are guessed without memory, a row
+guessed               hits beyond the base in the test that allows for guesses
+kind                  the only type of identifiers in that test; empty: several
+grows                 p of a rate that grows with dose, if it is smaller than that of
+                      guessing; else ``None``
+sure                  hits of trained rows that do not depend on ties
+shared                those among them whose string other rows contain, too
+cued                  those among them that the cue alone gives in another row
+all_shared            whether other rows contain the strings of all hits
 ====================  ==============================================================
+
+A *hit* is an identifier that is reproduced. ``sure``, ``shared`` and ``cued`` are only
+there above 0.
 
 A new fact gets a row here, and a function or a line where the finding is made
 (:mod:`~spark_audit.audits.extract.comparison`). Its sentence reads it by its name.
@@ -83,42 +94,52 @@ def share_fact(
     return {metric: row_of(estimate, checkpoint=checkpoint, metric=metric)}
 
 
-def guess_remarks(facts: Facts, says: str) -> list[str]:
-    """Return the key of the remark on guessing, for one type or for several.
+def lucky_guess_remark(facts: Facts) -> str:
+    """Return the key of the remark that the test allows for lucky guesses.
 
     Parameters
     ----------
     facts
-        With those of :func:`~spark_audit.audits.extract.guessing.beyond_guessing`.
-    says
-        ``guessing`` or ``lucky_guesses``.
+        With those of :func:`~spark_audit.audits.extract.guessing.beyond_guessing`, of
+        one type of identifiers or of several.
     """
-    if "guessed" in facts:
-        return [f"{says}_of_kind" if facts["kind"] else says]
-
-    # Without a guess rate nothing was counted: the rows of all hits give them away.
-    if says == "guessing":
-        return ["hinted"]
-    return []
+    return "lucky_guesses_of_kind" if facts["kind"] else "lucky_guesses"
 
 
-def holder_facts(train: pd.DataFrame) -> Facts:
-    """Return the counts of hits that other rows contain, and that the cue gives alone.
+def guess_rate_remark(facts: Facts) -> str:
+    """Return the key of the remark on how many hits guessing gives.
 
-    They are read by :func:`holder_remarks`.
+    Parameters
+    ----------
+    facts
+        With those of :func:`~spark_audit.audits.extract.guessing.beyond_guessing`, if
+        it could test anything.
+    """
+    # Every hit has a hint in its row, so no guess rate could be estimated.
+    if "guessed" not in facts:
+        return "hinted"
+    return "guessing_of_kind" if facts["kind"] else "guessing"
+
+
+def other_row_facts(train: pd.DataFrame) -> Facts:
+    """Return how many hits other rows contain, and how many the cue gives in such rows.
+
+    :func:`other_row_remarks` reads these facts.
 
     Parameters
     ----------
     train
-        Spans of train rows: columns ``greedy_sure``, ``elsewhere``, ``cue``, ``base``.
+        Spans of train rows, with bool columns ``greedy_sure`` (a hit), ``elsewhere``
+        (other rows contain the string), ``cue`` (reproduced behind its cue in another
+        row) and ``base`` (reproduced by the base).
     """
     hits = train[train["greedy_sure"].astype(bool)]
     n_hits = len(hits)
     n_shared = int(hits["elsewhere"].sum())
-    # A hit of the base does not come from the cue.
+    # Leave out what the base reproduces as well, since training did not cause it.
     n_cued = int((hits["cue"] & ~hits["base"]).sum())
 
-    # Leave out counts of 0, which no remark states.
+    # Counts of 0 are no facts, since no remark states them.
     facts: Facts = {"all_shared": n_shared == n_hits}
     counts = {"sure": n_hits, "shared": n_shared, "cued": n_cued}
     for name, count in counts.items():
@@ -127,8 +148,8 @@ def holder_facts(train: pd.DataFrame) -> Facts:
     return facts
 
 
-def holder_remarks(facts: Facts) -> list[str]:
-    """Return the keys of remarks on facts of :func:`holder_facts`."""
+def other_row_remarks(facts: Facts) -> list[str]:
+    """Return the keys of remarks on facts of :func:`other_row_facts`."""
     further = []
     if "shared" in facts:
         further.append("all_shared" if facts["all_shared"] else "some_shared")
@@ -140,20 +161,27 @@ def holder_remarks(facts: Facts) -> list[str]:
 def why_not_compared(spans: pd.DataFrame) -> str:
     """Return the reason why held-out identifiers are no control of trained ones.
 
-    ``form``: none has the form and the place of trained ones; ``few``: too few have,
-    to test whether their texts differ; ``text``: their texts differ.
+    ========  ===================================================================
+    reason    meaning, first match wins
+    ========  ===================================================================
+    ``form``  no held-out one has the form and the place of a trained one
+    ``text``  some have, but text alone distinguishes them from trained ones
+    ``few``   some have, but they are too few to test whether their texts differ
+    ========  ===================================================================
 
     Parameters
     ----------
     spans
         Of one checkpoint: columns ``stratum``, ``split`` and ``cluster``.
     """
-    # A stratum below 0 holds spans whose texts differ between sides, or may: see
-    # audits/identifier_texts.py.
-    of_like_form = spans[spans["stratum"] < 0]
-    if of_like_form.empty:
+    # A stratum below 0 was refused: the same form and place, but texts that differ
+    # between the sides, or may (see audits/identifier_texts.py).
+    refused = spans[spans["stratum"] < 0]
+    if refused.empty:
         return "form"
 
-    n_clusters = of_like_form.groupby("split")["cluster"].nunique().reindex(SPLITS)
+    # Texts are tested if each side has enough clusters. A side without spans has none.
+    clusters_by_split = refused.groupby("split")["cluster"].nunique()
+    n_clusters = clusters_by_split.reindex([*SPLITS], fill_value=0)
     is_tested = n_clusters.min() >= MIN_CLUSTERS_FOR_CLASSIFIER
     return "text" if is_tested else "few"
