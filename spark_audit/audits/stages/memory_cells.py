@@ -5,6 +5,9 @@ likelier than held-out ones. A *cell* is a task after a stage. It has *memory*, 
 change since the reference model, and its *step*, the change by this stage alone. States
 (``states.py``) and findings (``findings.py``) follow from cells.
 
+In shapes, ``spans`` are all occurrences of identifiers, and ``used`` those of them that
+are compared.
+
 A new figure of a cell is a field of :class:`TaskCell`, computed in
 :func:`_cells_of_task` and made a row in :func:`_cell`; ``audit.py`` declares its metric
 and adds its row to the report. Its name stands in ``sentences/en/metrics.toml``, a line
@@ -26,10 +29,11 @@ from spark_audit.names import CheckpointName
 from spark_audit.results import Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.rows import grouped
+from spark_audit.stats import memory_contrast
 from spark_audit.stats.estimate import Estimate
-from spark_audit.stats.memory_contrast import Memory, Sides, memory
+from spark_audit.stats.memory_contrast import Memory, Sides
 
-NONE_ALONE = "its rows contain no identifier that occurs in this task only"
+NO_USABLE_IDENTIFIER = "its rows contain no identifier that occurs in this task only"
 
 NO_PREVIOUS_STAGE = "the previous stage was not scored"
 
@@ -71,23 +75,26 @@ def series_scores(evidence: Evidence) -> dict[str, SeriesScores]:
     series = dict[str, SeriesScores]()
     indices_by_method = grouped(range(len(names)), lambda i: names[i].method)
     for method, indices in indices_by_method.items():
-        # Stage -> indices of its checkpoints, one for each seed.
+        # Stage -> indices of its checkpoints, one for each seed. A method whose names
+        # give no stage has a single one.
         seeds_by_stage = grouped(indices, lambda i: names[i].stage or 1)
         n_seeds = max(len(seeds) for seeds in seeds_by_stage.values())
 
         # Leave out stages with fewer seeds, whose means would not be comparable.
-        nll: dict[int, np.ndarray] = {}
+        nll_by_stage: dict[int, np.ndarray] = {}
         for stage in sorted(seeds_by_stage):
             seeds = seeds_by_stage[stage]
             if len(seeds) == n_seeds:
-                nll[stage] = np.mean(sums[seeds], axis=0)  # (spans,), nats
+                nll_by_stage[stage] = np.mean(sums[seeds], axis=0)  # (spans,), nats
 
         # All checkpoints of a series have learned the tasks in the same order.
-        first_stage = next(iter(nll))
+        first_stage = next(iter(nll_by_stage))
         any_checkpoint = seeds_by_stage[first_stage][0]
         trained_at = training_stages[any_checkpoint].astype(int)  # (spans,)
         series[method] = SeriesScores(
-            name=method, spans=evidence.units.assign(trained_at=trained_at), nll=nll
+            name=method,
+            spans=evidence.units.assign(trained_at=trained_at),
+            nll=nll_by_stage,
         )
     return series
 
@@ -108,15 +115,15 @@ class TaskCell:
         The stage that trained on the task; 0: not known.
     memory, step
         Memory, and its change by the stage, nats per token; below 0: more remembered.
-        Their bands, from ``no_effect_low`` to ``no_effect_high``, are as wide as
-        trained and held-out identifiers differed before: a smaller change is no
-        evidence.
+        The band of each reaches from ``no_effect_low`` to ``no_effect_high``, as far
+        to both sides of 0 as trained and held-out identifiers differed before. A value
+        within it is no evidence.
     memory_p, step_p
         Two-sided p of no memory, and of no change by the stage; ``None``: not tested.
     rise_p
-        p of no rise since the stage at which the task was remembered most, corrected
-        over all stages that could have been that; 1: memory did not rise, or there is
-        no earlier stage.
+        p of no rise of memory since the earlier stage at which the task was remembered
+        most. It is corrected over all earlier stages that this one is chosen from. 1:
+        memory did not rise, or there is no earlier stage.
     trained_step_high
         Upper limit of the change of trained identifiers alone by the stage, nats per
         token.
@@ -140,24 +147,30 @@ class TaskCell:
 
     @property
     def is_after_training(self) -> bool:
-        """True after a later stage than that of the task; its stage must be known."""
+        """True after a later stage than that of the task; False if it is not known."""
         return 0 < self.trained_at < self.stage
 
 
 class SidesContrast(NamedTuple):
     """Change of trained minus held-out identifiers, and their difference before.
 
-    ``gap`` is the size of a clear difference before the change, nats per token; 0: the
-    two sides did not clearly differ.
+    Attributes
+    ----------
+    contrast
+        The mean change of each side, and their difference, nats per token.
+    gap
+        Size of a clear difference of the sides before the change, nats per token; 0:
+        they did not clearly differ.
     """
 
-    memory: Memory
+    contrast: Memory
     gap: float
 
     @property
     def p(self) -> float | None:
         """Two-sided p of no change beyond the gap; ``None``: not tested."""
-        return self.memory.t_p(null=self.gap)
+        # A difference of changes up to the gap is no evidence.
+        return self.contrast.t_p(null=self.gap)
 
 
 class UsedSpans(NamedTuple):
@@ -168,7 +181,7 @@ class UsedSpans(NamedTuple):
     is_used
         Shape ``(spans,)``, bool.
     sides
-        Their sides, of the used ones alone.
+        Sides of the used ones alone.
     reference_gap
         Size of a clear difference of the sides on the reference model, nats per token;
         0: they did not clearly differ.
@@ -180,7 +193,15 @@ class UsedSpans(NamedTuple):
 
     @classmethod
     def of(cls, spans: pd.DataFrame, is_used: np.ndarray) -> UsedSpans:
-        """Return the used ones of all identifiers, a line of ``spans`` each."""
+        """Return the used ones of all identifiers.
+
+        Parameters
+        ----------
+        spans
+            A line per identifier, as in :class:`SeriesScores`.
+        is_used
+            Shape ``(spans,)``, bool.
+        """
         used_spans = spans[is_used]
         sides = sides_of(used_spans)
         return cls(
@@ -190,12 +211,37 @@ class UsedSpans(NamedTuple):
         )
 
 
+def _used_spans(
+    spans: pd.DataFrame, is_used: np.ndarray, used_by_mask: dict[bytes, UsedSpans]
+) -> UsedSpans:
+    """Return the used ones of all identifiers, which are divided into strata only once.
+
+    Parameters
+    ----------
+    spans, is_used
+        As for :meth:`UsedSpans.of`.
+    used_by_mask
+        Bytes of ``is_used`` -> identifiers that counted in other cells. New ones are
+        added.
+    """
+    mask = is_used.tobytes()
+    if mask not in used_by_mask:
+        used_by_mask[mask] = UsedSpans.of(spans, is_used)
+    return used_by_mask[mask]
+
+
 def _gap(sides: Sides, nll: np.ndarray) -> float:
     """Return the size of a clear difference of the sides, nats per token; else 0.
 
-    ``nll``: shape ``(used,)``, summed NLL, nats.
+    Parameters
+    ----------
+    nll
+        Shape ``(used,)``: summed NLL by one model, nats.
     """
-    return clear_gap(memory(nll, sides).difference)
+    # Applied to the NLL itself rather than to a change of it, the memory contrast gives
+    # how far the sides differ.
+    contrast = memory_contrast.memory(nll, sides)
+    return clear_gap(contrast.difference)
 
 
 def _contrast(sides: Sides, change: np.ndarray, gap: float) -> SidesContrast:
@@ -210,8 +256,8 @@ def _contrast(sides: Sides, change: np.ndarray, gap: float) -> SidesContrast:
     """
     # Without identifiers there is nothing to compare.
     if not len(change):
-        return SidesContrast(Memory.missing(NONE_ALONE), gap=0.0)
-    return SidesContrast(memory(change, sides), gap=gap)
+        return SidesContrast(Memory.missing(NO_USABLE_IDENTIFIER), gap=0.0)
+    return SidesContrast(memory_contrast.memory(change, sides), gap=gap)
 
 
 def _step(
@@ -226,9 +272,9 @@ def _step(
     memory_gap
         Size of a clear memory after the stage before, nats per token; else 0.
     """
-    # Memory is estimated more precisely than levels of NLL, as it is a change of the
-    # same tokens. What was remembered after the previous stage may be all that the
-    # sides differ by.
+    # Before the stage the sides can differ in two ways: in their NLL, and in what was
+    # already remembered of them. The second is estimated more precisely, as a change of
+    # the same tokens. The larger one counts.
     gap = max(_gap(sides, previous_nll), memory_gap)
     return _contrast(sides, nll - previous_nll, gap)
 
@@ -258,8 +304,8 @@ def cells_of_all_series(all_series: Iterable[SeriesScores]) -> Iterator[TaskCell
     All series are of the same identifiers, which they may have learned in different
     orders.
     """
-    # Which identifiers count, as bytes -> those identifiers. They are nearly the same
-    # for all series and stages, and dividing them into strata takes longest.
+    # The same identifiers count for most series and stages, and dividing them
+    # into strata takes longest: keep them by their mask.
     used_by_mask: dict[bytes, UsedSpans] = {}
 
     for series in all_series:
@@ -276,18 +322,17 @@ def _cells_of_task(
     Parameters
     ----------
     task
-        :data:`ALL_TASKS`: all that were trained on so far, of which other identifiers
-        count at each stage. They have memory alone, neither a step nor a rise.
+        :data:`ALL_TASKS`: all that were trained on so far. At each stage other
+        identifiers count, so these cells have memory, but neither a step nor a rise.
     used_by_mask
-        Identifiers that counted in other cells; those of these cells are added.
+        As for :func:`_used_spans`.
     """
     spans = series.spans
     is_usable = _is_usable(spans)  # (spans,), bool
-    tasks = spans["task"].to_numpy()  # (spans,)
+    is_of_task = (spans["task"] == task).to_numpy()  # (spans,), bool
     training_stages = spans["trained_at"].to_numpy()  # (spans,)
     reference = spans["ref_sum"].to_numpy()  # (spans,), nats
 
-    is_of_task = tasks == task  # (spans,), bool
     is_single_task = task != ALL_TASKS
     trained_at = 0
     if is_single_task:
@@ -295,40 +340,48 @@ def _cells_of_task(
 
     # Stages in their order: each is compared with earlier ones.
     memory_since_training: dict[int, float] = {}  # stage -> nats per token
-    memory_gap = 0.0  # gap by memory after the previous stage, nats per token
+    memory_gap = 0.0  # size of clear memory after the previous stage, nats per token
     for stage, nll in series.nll.items():
-        is_counted = training_stages <= stage  # (spans,), bool
+        # A task whose stage is not known (0) counts among all tasks from the first
+        # stage on.
         if is_single_task:
-            is_counted = is_of_task
-        is_used = is_usable & is_counted  # (spans,), bool
-        mask = is_used.tobytes()
-        if mask not in used_by_mask:
-            used_by_mask[mask] = UsedSpans.of(spans, is_used)
-        used = used_by_mask[mask]
-        since_reference = _contrast(
-            used.sides, (nll - reference)[is_used], used.reference_gap
-        )
+            is_counted = is_of_task  # (spans,), bool
+        else:
+            is_counted = training_stages <= stage  # (spans,), bool
+
+        used = _used_spans(spans, is_usable & is_counted, used_by_mask)
+        is_used = used.is_used  # (spans,), bool
+
+        # Memory: what all stages so far changed.
+        change = (nll - reference)[is_used]  # (used,), nats
+        since_reference = _contrast(used.sides, change, used.reference_gap)
 
         # What this stage alone changed.
         step = SidesContrast(Memory.missing(NO_PREVIOUS_STAGE), gap=0.0)
         if is_single_task and stage - 1 in series.nll:
             previous_nll = series.nll[stage - 1]
             step = _step(used.sides, nll[is_used], previous_nll[is_used], memory_gap)
-        memory_gap = clear_gap(since_reference.memory.difference)
+        memory_gap = clear_gap(since_reference.contrast.difference)
 
         # Test whether the task is less remembered than at its best earlier stage.
-        memory_value = since_reference.memory.difference.value
+        memory_value = since_reference.contrast.difference.value
         rise_p = 1.0
         if memory_since_training and memory_value is not None:
             rise_p = _rise_p(series, used, nll, memory_since_training)
 
-        # This stage is an earlier one for the next.
+        # Later stages are compared with this one, too.
         is_since_training = stage >= trained_at
         if is_single_task and is_since_training and memory_value is not None:
             memory_since_training[stage] = memory_value
 
         yield _cell(
-            series.name, task, stage, trained_at, since_reference, step, rise_p=rise_p
+            series.name,
+            task,
+            stage,
+            trained_at,
+            since_reference=since_reference,
+            step=step,
+            rise_p=rise_p,
         )
 
 
@@ -337,9 +390,9 @@ def _cell(
     task: str,
     stage: int,
     trained_at: int,
+    *,
     since_reference: SidesContrast,
     step: SidesContrast,
-    *,
     rise_p: float,
 ) -> TaskCell:
     """Return the cell of a task and stage, with its figures as rows.
@@ -353,7 +406,7 @@ def _cell(
     """
     group = "pooled" if task == ALL_TASKS else f"task:{task}"
     memory_row = stage_row(
-        since_reference.memory.difference,
+        since_reference.contrast.difference,
         "memory",
         series_name,
         variant=str(stage),
@@ -361,7 +414,7 @@ def _cell(
         band=since_reference.gap,
     )
     step_row = stage_row(
-        step.memory.difference,
+        step.contrast.difference,
         "step",
         series_name,
         variant=str(stage),
@@ -378,7 +431,7 @@ def _cell(
         memory_p=since_reference.p,
         step_p=step.p,
         rise_p=rise_p,
-        trained_step_high=step.memory.trained.high,
+        trained_step_high=step.contrast.trained.high,
     )
 
 
@@ -406,8 +459,8 @@ def _rise_p(
         memory_since_training, key=lambda stage: memory_since_training[stage]
     )
     rise_of_nll = nll - series.nll[best_stage]  # (spans,), nats
-    rise = memory(rise_of_nll[used.is_used], used.sides)
-    p = rise.t_p()
+    rise = memory_contrast.memory(rise_of_nll[used.is_used], used.sides)
+    p = rise.t_p()  # two-sided
 
     if p is None or (rise.difference.value or 0.0) <= 0:
         return 1.0
@@ -433,8 +486,8 @@ def stage_row(
     variant
         The stage, where the figure is of one.
     band
-        By how much its sides differed before, to either side of 0; ``None``: it has no
-        band.
+        How far its band reaches to either side of 0: by how much the sides differed
+        before. ``None``: it has no band.
     """
     return Row.of_estimate(
         estimate,
@@ -487,32 +540,37 @@ def gain_of_series(
     spans = series.spans
     is_trained_on = spans["trained_at"].between(1, max(series.nll))
     is_counted = is_trained_on & ~spans["task"].isin([*without])
-    used = _is_usable(spans) & is_counted.to_numpy()  # (spans,), bool
-    spans = spans[used]
-    if len(series.nll) < 2 or spans.empty:
+    is_used = _is_usable(spans) & is_counted.to_numpy()  # (spans,), bool
+    used_spans = spans[is_used]
+    if len(series.nll) < 2 or used_spans.empty:
         return None
 
     # Each task is divided into strata by itself, since an earlier task has more stages
     # to choose the best from.
-    stratum = spans.groupby(["task", "stratum"]).ngroup()
-    sides = sides_of(spans.assign(stratum=stratum))
-    before = spans["ref_sum"].to_numpy()  # (used,), nats
+    stratum = used_spans.groupby(["task", "stratum"]).ngroup()
+    sides = sides_of(used_spans.assign(stratum=stratum))
+    reference = used_spans["ref_sum"].to_numpy()  # (used,), nats
 
     # Each identifier has at least one stage since its task: the last one.
-    nll_by_stage = [nll[used] for nll in series.nll.values()]
-    nll = np.stack(nll_by_stage)  # (stages, used), nats
+    trained_at = used_spans["trained_at"].to_numpy()  # (used,)
+    nll_of_used = [nll[is_used] for nll in series.nll.values()]
+    nll_by_stage = np.stack(nll_of_used)  # (stages, used), nats
     stages = np.array([*series.nll])[:, None]  # (stages, 1)
-    is_since_training = stages >= spans["trained_at"].to_numpy()  # (stages, used)
-    best_nll = np.where(is_since_training, nll, np.inf).min(axis=0)  # (used,), nats
+    is_since_training = stages >= trained_at  # (stages, used)
+
+    # An infinite NLL is never the best one.
+    candidates = np.where(is_since_training, nll_by_stage, np.inf)  # (stages, used)
+    best_nll = candidates.min(axis=0)  # (used,), nats
+    last_nll = nll_by_stage[-1]  # (used,), nats
 
     # Memory by the last stage and by the best ones, and what the best ones add.
-    last = memory(nll[-1] - before, sides)
-    best = memory(best_nll - before, sides)
-    gain = memory(best_nll - nll[-1], sides)
+    last = memory_contrast.memory(last_nll - reference, sides)
+    best = memory_contrast.memory(best_nll - reference, sides)
+    gain = memory_contrast.memory(best_nll - last_nll, sides)
 
     # Both memories are changes since the reference, so they have the same gap. The gain
     # has no band, and its p is of a gain of 0.
-    gap = _gap(sides, before)
+    gap = _gap(sides, reference)
     name = series.name
     return SeriesGain(
         best=stage_row(best.difference, "memory_by_series", name, band=gap),
