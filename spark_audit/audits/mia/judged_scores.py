@@ -1,10 +1,10 @@
 """Results of other tools' attacks on each checkpoint, from their scores.
 
 :mod:`~spark_audit.audits.mia.outside_scores` reads the scores; this module judges them
-by the guards and the best guess of our own scores. They are in the table
+by the guards and the best guess of our own scores. The results are in the table
 ``mia_outside`` of the report, and have no finding.
 
-``pooled`` are the examples of all judged tasks together; ``pooled.above_texts`` tests
+``pooled`` are the examples of all judged tasks together. ``pooled.above_texts`` tests
 whether a score orders them better than the best guess from their texts alone.
 """
 
@@ -24,7 +24,7 @@ from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.findings import Fact
 from spark_audit.sentences import render
 from spark_audit.stats.estimate import Estimate, side_of
-from spark_audit.stats.multiple_tests import holm
+from spark_audit.stats.multiple_tests import holm_by_key
 
 
 def judged_scores(
@@ -45,11 +45,25 @@ def judged_scores(
 
     Returns
     -------
-    Records with ``checkpoint``, ``variant`` (the attack), ``scored_rows``, ``score``
-    (its AUC) and ``says``: ``detected``, ``confounded``, ``not shown``, the status that
-    a guard gave, or why it is not estimable. Tested scores also have the columns of
-    the record of :class:`spark_audit.audits.mia.above_texts.AboveTexts`, ``p``,
-    ``p_adjusted`` and ``status``, and a ``note`` if their sign may be wrong.
+    Records with ``checkpoint``, ``variant`` (the attack), ``scored_rows`` (all examples
+    that the attack scored), ``score`` and ``says``:
+
+    ===================  ===========================================================
+    ``says``             condition, first match wins
+    ===================  ===========================================================
+    ``not estimable``    its AUC or its test is missing; the reason follows
+    ``confounded``       not significant, but the texts differ between the sides,
+                         and the score is higher by itself, uncorrected
+    ``not shown``        not significant
+    a guard's status     significant, but a guard made the score void
+    ``detected``         significant
+    ===================  ===========================================================
+
+    ``score`` is the AUC of an attack. Tested attacks also have ``p``, ``p_adjusted``
+    and ``status``, a ``note`` if their sign may be wrong, and ``texts``, ``bar``,
+    ``difference``, ``low``, ``high`` and ``mde``: see
+    :attr:`spark_audit.audits.mia.above_texts.AboveTexts.record`. These six figures and
+    the ``score`` beside them are of the examples that also have a best guess.
     """
     scores = [
         _outside_score(checkpoint, attack, guards)
@@ -57,19 +71,20 @@ def judged_scores(
         if checkpoint != BASE
     ]
 
-    # All attacks are one family, since many attacks have more chances to detect.
-    tested_ps = [score.record["p"] for score in scores if not score.why_untested]
-    adjusted_ps = iter(holm(tested_ps).tolist())
+    # All attacks are one family, since many attacks have more chances to detect. The
+    # keys are indices of scores; an untested one has no p.
+    p_by_index = {i: score.record.get("p") for i, score in enumerate(scores)}
+    adjusted_ps = holm_by_key(p_by_index)
 
     records: list[TableRecord] = []
-    for score in scores:
+    for i, score in enumerate(scores):
         if score.why_untested:
             says = f"not estimable: {score.why_untested}"
             records.append({**score.record, "says": says})
             continue
-        adjusted_p = next(adjusted_ps)
-        says = _outcome_of_test(score, adjusted_p)
-        records.append({**score.record, "says": says, "p_adjusted": adjusted_p})
+
+        says = _outcome_of_test(score, adjusted_ps[i])
+        records.append({**score.record, "says": says, "p_adjusted": adjusted_ps[i]})
     return records
 
 
@@ -83,8 +98,8 @@ class OutsideScore(NamedTuple):
     why_untested
         Why its AUC was not tested; empty: it was.
     is_confounded
-        Whether the texts may explain a score that is higher by itself, before any
-        correction.
+        Whether the score is higher than by chance, or at the base, at the uncorrected
+        level while the texts differ between the sides, so that they may explain it.
     """
 
     record: TableRecord
@@ -93,11 +108,11 @@ class OutsideScore(NamedTuple):
 
 
 def _outcome_of_test(score: OutsideScore, adjusted_p: float) -> str:
-    """Return ``says`` of a tested score: what its corrected p comes to."""
+    """Return ``says`` of a tested score: see the table of :func:`judged_scores`."""
     if adjusted_p >= ALPHA:
         return "confounded" if score.is_confounded else "not shown"
 
-    # A void score is no detection, so the record states its status.
+    # A void score is no detection: its status stands where it would be `detected`.
     status = str(score.record["status"])
     return "detected" if status == "ok" else status
 
@@ -123,15 +138,16 @@ def _outside_score(checkpoint: str, attack: str, guards: ScoreGuards) -> Outside
         _warn_of_sign(guards, checkpoint, attack, auc)
         record["note"] = render("mia.reversed", attack=attack)
 
-    # Only scores that are higher for members can detect; others may be reversed. The p
-    # of both directions serves this claim of one: it is no smaller than a one-sided p.
+    # Only scores that are higher for members can detect; others may be reversed. The
+    # two-sided p is no smaller than a one-sided one, so it can stand for that.
     p_higher = 1.0
     if effect.p is not None and effect.value > 0:
         p_higher = effect.p
-    # The texts may explain a score that is higher by itself, before any correction.
     is_confounded = above_texts.sides_differ and p_higher < ALPHA
 
-    # A detection must pass both tests, so the larger p counts.
+    # The `score` of `above_texts` is the AUC of the examples that also have a best
+    # guess, while `scored_rows` counts all. A detection must pass both tests, so the
+    # larger p counts.
     tested_record = {
         **record,
         **above_texts.record,
@@ -147,12 +163,12 @@ class AttackEffect(NamedTuple):
     Attributes
     ----------
     value
-        Above 0: members score higher, or higher than before training.
+        The AUC minus chance, or minus that of the base; above 0: members score higher.
     p
         Two-sided p of no effect; None: not tested.
     is_perhaps_reversed
         Whether members score so much lower (the whole interval is below chance, and
-        below the base) that the sign of the scores may be wrong.
+        below the base if it has one) that the sign of the scores may be wrong.
     """
 
     value: float
@@ -171,8 +187,8 @@ def _attack_effect(
         The attack's AUC on the checkpoint, which has a value.
     """
     is_below_chance = side_of(auc, CHANCE_AUC) == -1
-    base_is_unscored = bool(pooled.reason_missing(BASE, attack))
-    if base_is_unscored:
+    is_base_unscored = bool(pooled.reason_missing(BASE, attack))
+    if is_base_unscored:
         return AttackEffect(
             value=(auc.value or 0.0) - CHANCE_AUC,
             p=pooled.p(checkpoint, attack),
@@ -209,9 +225,9 @@ def _warn_of_sign(
     )
     facts: dict[str, Fact] = {"auc": row, "attack": attack}
     guards.add(
-        "scores of other tools",
-        "outside",
-        facts,
+        name="scores of other tools",
+        says="outside",
+        facts=facts,
         further=["outside_reversed"],
         checkpoint=checkpoint,
     )
