@@ -25,7 +25,7 @@ UPPER_TAIL = 0.975
 
 
 class SeedsMemoryTest(NamedTuple):
-    """Two-sided p that memory is within its null band, and inputs of its power."""
+    """Two-sided p of no memory beyond the null band, and inputs of its power."""
 
     p: float
     power: list[Power]
@@ -56,6 +56,8 @@ def findings_of_methods(
         Method -> number of its replicates.
     """
     rows_over_both = [row for row in rows if row.interval_over == "both"]
+
+    # There is one `low_change` for each method and baseline.
     drifts: dict[tuple[str, str], Contrast] = {}
     for row in rows_over_both:
         if isinstance(row, Contrast) and row.metric == "low_change":
@@ -67,7 +69,9 @@ def findings_of_methods(
         drift = None
         if isinstance(row, Contrast):
             drift = drifts.get((row.checkpoint, row.baseline))
-        df = max(n_seeds.get(row.checkpoint, 1) - 1, 1)
+        # Only a DiD can be of a single seed (with several of its baseline), and it is
+        # not tested here.
+        df = max(n_seeds[row.checkpoint] - 1, 1)
         yield _headline_finding(row, drift, df=df)
 
 
@@ -90,11 +94,11 @@ def _headline_finding(row: Row, drift: Contrast | None, *, df: int) -> Finding:
     drift
         As for :func:`_conclusion`.
     df
-        Number of seeds minus one, the degrees of freedom.
+        Degrees of freedom: the number of seeds minus one.
     """
     conclusion = _conclusion(row, drift)
     further = [f"seeds.{key}" for key in conclusion.further]
-    if row.value is not None and (row.low is None or row.high is None):
+    if row.value is not None and row.ends is None:
         further.append("seeds.no_interval")
     if row.status not in ("ok", "not_estimable"):
         further.append("seeds.status")
@@ -102,11 +106,13 @@ def _headline_finding(row: Row, drift: Contrast | None, *, df: int) -> Finding:
     p: float | None = None
     power: list[Power] = []
     bounds: list[Bound] = []
-    has_interval = row.value is not None and row.ends is not None
-    if row.metric == "memory" and has_interval:
-        test = _memory_test(row, df=df)
+    if row.metric == "memory" and row.value is not None and row.ends is not None:
+        # A row without a band around 0 has one from 0 to 0.
+        null_band = (row.no_effect_low or 0.0, row.no_effect_high or 0.0)
+        test = _memory_test(row.value, row.ends, null_band, df=df)
         p = test.p
         power = test.power
+
         # Memory is below 0: the memory that could still be there is the lower limit, as
         # far as it lies beyond the null band.
         bounds = t_bound(
@@ -114,7 +120,7 @@ def _headline_finding(row: Row, drift: Contrast | None, *, df: int) -> Finding:
             row.low,
             df=df,
             direction=-1,
-            tolerance=abs(row.no_effect_low or 0.0),
+            tolerance=abs(null_band[0]),
         )
 
     return Finding.on(
@@ -143,7 +149,8 @@ def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
     contrast without an interval           nothing_shown    headline_change
     contrast whose interval contains 0     nothing_shown    did_still
     drift of other text is not known       nothing_shown    did_drift_unknown
-    drift of other text explains as much   nothing_shown    did_drift_unequal
+    drift of other text is unequal, or     nothing_shown    did_drift_unequal
+    too uncertain
     contrast above 0: less likely          moved            did_less
     contrast below 0: likelier             moved            did_more
     =====================================  ===============  =======================
@@ -169,7 +176,8 @@ def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
         return Conclusion("nothing_shown", "did_still", ("mean",))
     if drift is None or drift.value is None:
         return Conclusion("nothing_shown", "did_drift_unknown", ("mean",))
-    if unlike_drift(row.value, drift.value, drift.low, drift.high):
+    is_drift_unequal = unlike_drift(row.value, drift.value, drift.low, drift.high)
+    if is_drift_unequal:
         further = ("drift_causes", "mean")
         return Conclusion("nothing_shown", "did_drift_unequal", further)
 
@@ -177,38 +185,51 @@ def _conclusion(row: Row, drift: Contrast | None) -> Conclusion:
     return Conclusion("moved", says, ("drift_equal", "mean"))
 
 
-def _memory_test(row: Row, *, df: int) -> SeedsMemoryTest:
-    """Return the test that memory over both is within its null band.
+def _memory_test(
+    value: float,
+    interval: tuple[float, float],
+    null_band: tuple[float, float],
+    *,
+    df: int,
+) -> SeedsMemoryTest:
+    """Return the test that memory over sources and seeds is within its null band.
 
-    The band is from ``no_effect_low`` to ``no_effect_high`` (see ``memory_claim`` in
-    ``identifiers``); a row without these has none.
-
-    The interval over both is read as one of Student's t over seeds, which it nearly is
-    if the spread over seeds dominates. Without a band the p is 0.05 if a limit lies on
-    0, and larger than the true p beyond it. If the limit equals the value, nothing can
-    be detected.
+    The interval is read as one of Student's t over seeds. The real spread also has a
+    part of sources, with more degrees of freedom, so p is nearly exact only if the
+    spread over seeds dominates. Without a band, p is 0.05 if a limit of the interval
+    lies on 0, whatever the degrees of freedom; a smaller p is larger than the true one.
 
     Parameters
     ----------
+    value
+        Memory, nats per token; below 0: trained identifiers became likelier.
+    interval
+        Its lower and upper limit.
+    null_band
+        Both ends of the values that are possible without memory (see ``memory_claim``
+        in ``identifiers``).
     df
-        Number of seeds minus one.
+        Degrees of freedom: the number of seeds minus one.
     """
-    # The half-width towards the null, and the end of the null band on that side.
-    value = row.value or 0.0
-    low, high = row.ends or (value, value)
+    # The half-width towards 0, and how far the band reaches on the side of the value.
+    low, high = interval
+    band_low, band_high = null_band
     if value < 0:
         half_width = abs(value - high)
-        band = abs(row.no_effect_low or 0.0)
+        band = abs(band_low)
     else:
         half_width = abs(value - low)
-        band = abs(row.no_effect_high or 0.0)
+        band = abs(band_high)
 
+    # If the limit equals the value, nothing can be detected.
     if half_width == 0:
         return SeedsMemoryTest(p=1.0, power=[])
 
     # The half-width is a quantile times the standard error.
     quantile = float(scipy.special.stdtrit(df, UPPER_TAIL))
-    t = quantile * max(abs(value) - band, 0.0) / half_width
+    se = half_width / quantile
+    beyond_band = max(abs(value) - band, 0.0)
+    t = quantile * beyond_band / half_width
     p = float(2 * scipy.special.stdtr(df, -t))
-    power = Power(test="t", se=half_width / quantile, df=df, tolerance=band)
+    power = Power(test="t", se=se, df=df, tolerance=band)
     return SeedsMemoryTest(p=p, power=[power])
