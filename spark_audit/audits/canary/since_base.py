@@ -1,7 +1,13 @@
-"""The rise of exposures since a base model that does not rank canaries by chance.
+"""Rises of exposures since the base, for a base whose ranks are not uniform.
 
 If the base's ranks are not uniform, chance is not the value without memory. But the
 base saw no canary, so a rise of exposures since the base can be memory.
+
+The test is of the trained canaries of the highest doses, which training read most
+often: "canaries that occur in most rows" in the sentences. They are the positive
+control of the audit, too
+(:attr:`~spark_audit.audits.canary.ranked_canaries.RankedCanaries.control_tests`). A
+*part* is what is ranked of a canary: the whole sentence, or an identifier in it.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ On normal differences its efficiency is 3 / pi (Hodges and Lehmann 1956).
 
 def rise_finding(
     canaries: RankedCanaries,
-    control_test: CanaryTest,
+    highest_dose_test: CanaryTest,
     comparisons: Sequence[HeldOutComparison],
 ) -> Finding:
     """Return the finding on the change of exposures since the base.
@@ -39,9 +45,9 @@ def rise_finding(
     ==========  =============  ======================================================
     sentence    claim          condition, first match wins
     ==========  =============  ======================================================
-    kind_risen  confounded     canaries in most rows rose, held-out ones did as well,
-                               and trained ones do not rank clearly ahead of these
-    risen       memory         canaries in most rows rose
+    kind_risen  confounded     canaries of the highest doses rose, held-out ones did as
+                               well, and trained ones are not clearly ahead of these
+    risen       memory         canaries of the highest doses rose
     not_risen   nothing_shown  otherwise
     ==========  =============  ======================================================
 
@@ -49,48 +55,36 @@ def rise_finding(
     ----------
     canaries
         Canaries of all checkpoints.
-    control_test
-        The positive control of one checkpoint and part: the test of canaries in most
-        rows, which decides here.
+    highest_dose_test
+        The test that decides: of the rises of the canaries of the highest doses, of one
+        checkpoint and part.
     comparisons
         Ranks of trained next to held-out canaries of the checkpoint, the clearest
         first.
     """
-    name = control_test.checkpoint
-    of_part = _of_part(canaries.frame, control_test.part)
+    name = highest_dose_test.checkpoint
+    part = highest_dose_test.part
+    of_part = _of_part(canaries.frame, part)
+
+    # The sentence states the mean rise of all trained canaries.
     trained = ranks.trained_canaries(of_part)
-
-    # The smallest effect and the bound are those of the canaries that p is of.
-    in_most_rows = _of_part(canaries.control_canaries, control_test.part)
-
-    # Each (canaries,), bits; above 0 is more exposed than at the base model.
-    rises = ranks.exposure_rises(trained, name)
-    rises_in_most_rows = ranks.exposure_rises(in_most_rows, name)
-
-    # Means over canaries, each its own cluster.
-    mean_rise = ratio_estimate(rises, np.ones(len(rises)))
-    mean_in_most_rows = ratio_estimate(
-        rises_in_most_rows, np.ones(len(rises_in_most_rows))
-    )
-
-    # The sentence states the mean rise of all canaries; only those in most rows are
-    # tested.
     row = Row.of_estimate(
-        mean_rise,
+        _mean_rise(trained, name),
         audit="canary",
         checkpoint=name,
         metric="exposure_rise",
-        variant=control_test.part,
+        variant=part,
         unit="bits",
     )
     facts: Mapping[str, Fact] = {
         "rise": row,
-        "p": control_test.p,
-        "over": control_test.n_tests,  # tests that p is corrected over
+        "p": highest_dose_test.p,
+        "over": highest_dose_test.n_tests,  # tests that p is corrected over
     }
     further = ["on_most_rows"]
 
-    if control_test.is_significant:
+    # A finding that a rise was detected has neither a smallest effect nor a bound.
+    if highest_dose_test.is_significant:
         # If held-out canaries rose as well, all strings of this kind became likelier.
         held_out = ranks.held_out_canaries(of_part)
         p_held_out = p_risen(ranks.exposure_rises(held_out, name))
@@ -103,18 +97,21 @@ def rise_finding(
                 "kind_risen",
                 facts,
                 further=["likelier_kind", *further],
-                p=control_test.p,
+                p=highest_dose_test.p,
             )
         return canary_finding(
-            name, "memory", "risen", facts, further=further, p=control_test.p
+            name, "memory", "risen", facts, further=further, p=highest_dose_test.p
         )
 
-    # Without a rise, state the detectable rise and the one that could still be there.
+    # Without a rise, state the smallest detectable one and the largest that could still
+    # be there (both in bits), of the canaries that p is of.
+    of_highest_doses = _of_part(canaries.control_canaries, part)
+    tested_rise = _mean_rise(of_highest_doses, name)
     bounds = t_bound(
-        mean_in_most_rows.value,
-        mean_in_most_rows.high,
-        df=mean_in_most_rows.df,
-        n_tests=control_test.n_tests,
+        tested_rise.value,
+        tested_rise.high,
+        df=tested_rise.df,
+        n_tests=highest_dose_test.n_tests,
     )
     return canary_finding(
         name,
@@ -123,8 +120,8 @@ def rise_finding(
         facts,
         further=further,
         unit="bits",
-        p=control_test.p,
-        power=_power_of_rise(mean_in_most_rows, control_test),
+        p=highest_dose_test.p,
+        power=_power_of_rise(tested_rise, n_tests=highest_dose_test.n_tests),
         bounds=bounds,
     )
 
@@ -134,20 +131,48 @@ def _of_part(frame: pd.DataFrame, part: str) -> pd.DataFrame:
     return frame[frame["part"] == part]
 
 
-def _power_of_rise(mean_rise: Estimate, control_test: CanaryTest) -> list[Power]:
-    """Return the inputs for the smallest detectable rise; without a spread none."""
-    if not mean_rise.se:
+def _mean_rise(canaries: pd.DataFrame, checkpoint: str) -> Estimate:
+    """Return the mean rise of exposures since the base, bits, over canaries.
+
+    Above 0, a checkpoint exposes the canaries more than the base does.
+
+    Parameters
+    ----------
+    canaries
+        Canaries of one part and all checkpoints.
+    """
+    rises = ranks.exposure_rises(canaries, checkpoint)  # (canaries,), bits
+
+    # Each canary is its own cluster, with the weight 1.
+    return ratio_estimate(rises, np.ones(len(rises)))
+
+
+def _power_of_rise(tested_rise: Estimate, *, n_tests: int) -> list[Power]:
+    """Return the inputs for the smallest detectable rise; without a spread none.
+
+    Parameters
+    ----------
+    tested_rise
+        Mean rise of the canaries that are tested, bits.
+    n_tests
+        Tests that p is corrected over.
+    """
+    if not tested_rise.se:
         return []
 
-    # A one-sided test at a level has the power of a two-sided one at twice that level:
-    # so p is corrected over half of the tests, and the smallest p of n canaries that
-    # all rise counts as 2 * 2^-n.
+    n_canaries = tested_rise.n
+
+    # The test is one-sided, but a `Power` is of a two-sided test. A one-sided test has
+    # the power of a two-sided one at twice its level:
+    # - The level is divided by half as many tests.
+    # - If all n canaries rise, p is 2^-n, which counts twice.
+    least_p = 2 * 2.0**-n_canaries
     power = Power(
         test="sign-flip",
-        n=mean_rise.n,
-        se=mean_rise.se * SIGNED_RANK_SE,
-        df=mean_rise.n - 1,
-        least_p=2.0 ** (1 - mean_rise.n),
-        n_tests=control_test.n_tests / 2,
+        n=n_canaries,
+        se=tested_rise.se * SIGNED_RANK_SE,
+        df=n_canaries - 1,
+        least_p=least_p,
+        n_tests=n_tests / 2,
     )
     return [power]
