@@ -100,6 +100,8 @@ class Store:
         # checkpoints. The index numbers the parts in the order of this dictionary.
         self._remarks_of_part: dict[Path, list[str]] = {}
         self._index = KeyIndex()
+        # Part of the index -> its file.
+        self._indexed_paths: list[Path] = []
         self.refresh()
 
     @cached_property
@@ -280,8 +282,13 @@ class Store:
             self._add_part(path, content)
 
     def _add_part(self, path: Path, content: _PartContent) -> None:
-        """Add a part of the folder to the index."""
+        """Add a part of the folder to the index.
+
+        A part that was damaged and is written anew has its former name, and is added
+        twice.
+        """
         self._remarks_of_part[path] = content.remarks
+        self._indexed_paths.append(path)
         self._index.add_part(content.numbers)
 
     def gather(self, keys: Mapping[str, str], *, scoring_pass: Pass) -> TokenTable:
@@ -328,8 +335,8 @@ class Store:
 
     def _paths_with(self, numbers: np.ndarray) -> list[Path]:
         """Return the parts that hold any of these key numbers, shape ``(keys,)``."""
-        paths = list(self._remarks_of_part)
-        return [paths[part] for part in self._index.parts_with(numbers)]
+        parts = self._index.parts_with(numbers)
+        return [*dict.fromkeys(self._indexed_paths[part] for part in parts)]
 
     def remarks(self, pass_items: PassItems) -> list[str]:
         """Return the remarks on the parts that hold scores of a pass, each once.
