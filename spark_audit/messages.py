@@ -48,8 +48,14 @@ def say(text: str) -> None:
 
 
 def is_notebook() -> bool:
-    """Return whether this process runs the cells of a notebook."""
-    return "ipykernel" in sys.modules
+    """Return whether this process runs the cells of a notebook.
+
+    The shell of a notebook has a kernel. That a package has imported ``ipykernel`` says
+    nothing: a script that runs notebooks does, too.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
 
 
 def is_watched() -> bool:

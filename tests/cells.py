@@ -39,7 +39,9 @@ class ShownBelow:
 def below_the_cell(monkeypatch) -> ShownBelow:
     """What is shown below the cell that runs: the test stands for a notebook."""
     shown = ShownBelow()
-    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    shell = SimpleNamespace(kernel=SimpleNamespace())
+    ipython = SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
     display = SimpleNamespace(display=shown.display)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     return shown
