@@ -273,7 +273,7 @@ def test_what_cannot_be_used_is_refused_before_the_first_step(
 ):
     for options, text in (
         ({"every": 0}, "every=0: is no number of steps"),
-        ({"every": 2.5}, "every=2.5: is no number of steps"),
+        ({"every": 2.5}, "every: 2.5 is not a whole number"),
         ({"fail_if": ["mia.auc.loss.low > 0.6 for x"]}, "leave out for and except"),
         ({"fail_if": ["rank.top1_rate.pii.value > 0.6"]}, "'rank' is unknown"),
         ({"audits": ["stages"]}, "stages looks at series"),
