@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 
-from spark_audit.report.disclosure.rounding import count_of
+from spark_audit.report.disclosure.rounding import rounded_count
 from spark_audit.results import ManifestFacts
 
 KEYED = "hmac-sha256:"
@@ -29,7 +29,7 @@ def manifest_facts(facts: ManifestFacts) -> ManifestFacts:
     else:
         digest = "not shown"
 
-    n_tokens = count_of(facts.n_tokens, facts.n_clusters)
+    n_tokens = rounded_count(facts.n_tokens, facts.n_clusters)
     return facts.model_copy(update={"digest": digest, "key": "", "n_tokens": n_tokens})
 
 

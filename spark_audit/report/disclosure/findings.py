@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 
 from spark_audit.report.disclosure.figure_place import Place, PlacedValue
 from spark_audit.report.disclosure.rounding import (
-    count_step,
     is_p,
     rounded,
     rounded_p,
     rounded_up,
     step_of,
+    step_of_hits,
     with_digits,
 )
 from spark_audit.report.disclosure.rows import CLAIMED_COLUMNS, P_COLUMNS, shown_row
@@ -318,7 +318,7 @@ def _shown_hits(hits: Hits, n_clusters: int) -> Hits:
         return hits.model_copy(update={"tied": 0})
 
     # If a step is more than half of the total, only "some" can be said.
-    step = count_step(hits.of, n_clusters)
+    step = step_of_hits(hits.of, n_clusters)
     return Hits(
         count=round(min(rounded(hits.count, step), hits.of)),
         of=hits.of,

@@ -1,12 +1,20 @@
-"""Rounding of shared figures by the number of their clusters.
+"""Rounding of shared figures, so that no two of them give away a single row.
 
-Two figures can differ by the contribution of a few rows: one is of a whole and the
-other of a part, or they are from reports before and after the removal of a row.
-Rounding leaves this contribution uncertain by that of an average cluster, in either
-direction.
+Anybody can subtract two figures of shared reports: that of all rows and that of a part,
+or the same figure before and after the removal of a row. The exact difference would be
+the contribution of the few rows that only one of the two counts.
 
-A cluster is a group of rows that share a source or a person. A row's figures are
-rounded to the step of :func:`step_of`; a further unit has a branch there.
+Shared figures are therefore multiples of a step that is at least the contribution of an
+average cluster (a cluster is a group of rows that share a source or a person). A
+rounded figure is up to half a step off, and a difference of two up to a whole step, in
+either direction: the contribution of an average cluster stays uncertain by its own
+size. That of a heavier cluster is hidden as far as the interval of the figure tells
+about it.
+
+:func:`step_of` has the steps of rows, and a new unit gets its line there. Counts
+(:func:`rounded_count`, :func:`step_of_hits`), p (:func:`rounded_p`) and numbers of
+tries (:func:`to_power_of_ten`) have their own rules. Figures of fewer clusters than
+``MIN_CLUSTERS_TO_PUBLISH`` are not rounded but withheld (``withholding.py``).
 """
 
 from __future__ import annotations
@@ -18,76 +26,140 @@ from spark_audit.audits.claims import ALPHA
 from spark_audit.results import Row
 
 MIN_STEP_TIMES_CLUSTERS = 1.0
-"""Nats, bits or a whole share: the least rounding step, times clusters."""
+"""Least rounding step times clusters: 1 nat, 1 bit, or a share of 1.
+
+A mean over n clusters is thus rounded to 1/n or more.
+"""
 
 STEP_OF_LOG_TRIES = 0.5
 """Rounding step of the logarithm (base 10) of a number of tries."""
 
 INTERVAL_IN_STANDARD_ERRORS = 4
-"""Width of an interval at 95%, in standard errors."""
+"""Width of an interval at 95%, in standard errors (2 x 1.96, rounded)."""
+
+LARGEST_SD_OF_SHARE = 0.5
+"""Largest standard deviation of a value from 0 to 1: half of the values at each end."""
 
 ROUNDING_ERROR = 1e-6
-"""A figure below this is zero up to rounding errors."""
+"""A smaller distance, from zero or from a whole number of steps, counts as none."""
 
 DIGITS = 6
-"""Most digits of any number in a shared file."""
+"""Most significant digits of any number in a shared file."""
 
 
 def step_of(row: Row) -> float | None:
     """Return the rounding step of a row's figures; None: they need none.
 
-    The step is the larger of two contributions of one cluster:
+    The step is the larger of two contributions of a cluster, rounded up by
+    :func:`step_above`. ``n`` is the number of clusters, and ``se`` the standard error
+    that the interval implies (0 without an interval).
 
-    - That of an average cluster: 1 nat, 1 bit or a whole share over the clusters
-      (``MIN_STEP_TIMES_CLUSTERS``); in other units the figure itself over the clusters.
-      Among ranks, few may be as large as all others together: for them it is the figure
-      over the root of the clusters.
-    - That of a cluster which is one standard deviation from the mean, as the interval
-      tells it: ``se / sqrt(clusters)``. Of a share, n clusters of equal weight have a
-      standard error of at most ``0.5 / sqrt(n)``, so that one weighs at most
-      ``4 se^2``.
+    ==============  =======================  ========================
+    Unit            Of an average cluster    Of a cluster far from it
+    ==============  =======================  ========================
+    "" (a share)    disclosure_step / n      4 se^2
+    nats, bits      1 / n                    se / sqrt(n)
+    ranks           abs(value) / sqrt(n)     se / sqrt(n)
+    any other       abs(value) / n           se / sqrt(n)
+    ==============  =======================  ========================
 
-    If each row or span is in or out (all but tokens), a count would follow from one
-    step, so the audit asks for two (``disclosure_step``).
+    The logarithm of tries has a fixed step, ``STEP_OF_LOG_TRIES``. Figures that concern
+    no person (ranks of planted strings, counts of right answers) have none.
+
+    Notes
+    -----
+    - ``disclosure_step`` is 2 for audits that count each row or span as a hit or not:
+      one step would be one hit, and the exact count would follow from the share. It is
+      1 for audits that count tokens.
+    - ``se / sqrt(n)``: clusters with the standard deviation ``s`` give a mean with
+      ``se = s / sqrt(n)``. A cluster that is ``s`` away from the mean moves it by
+      ``s / n``, which is ``se / sqrt(n)``.
+    - ``4 se^2``: the variance of a share is the sum of ``weight^2 * variance`` over
+      its clusters, and no variance exceeds ``0.5^2``. So ``4 se^2`` is at most the sum
+      of the squared weights, and that is at most the largest weight. It exceeds ``1/n``
+      only if the clusters are unequal; some cluster then weighs at least ``4 se^2``. (A
+      difference of two shares varies more, so that its step is larger.)
+    - A few ranks may be as large as all others together. The contribution of an average
+      cluster, ``abs(value) / n``, is too small for them, and is multiplied by
+      ``sqrt(n)``.
+
+    Examples
+    --------
+    A share of 0.37 over 40 clusters, with the interval from 0.22 to 0.52, has ``se =
+    0.075``. The step is the larger of ``2 / 40`` and ``4 * 0.075^2``:
+
+    >>> step = step_above(max(2 / 40, 4 * 0.075**2))
+    >>> step, rounded(0.37, step)
+    (0.05, 0.35)
     """
     if row.unit == "log10 tries":
         return STEP_OF_LOG_TRIES
+    # `about` returns the class of an audit.
     if about(row.audit).is_of_nobody(row.unit):
         return None
 
-    n_clusters = max(row.clusters, 1)
     standard_error = 0.0
     if row.low is not None and row.high is not None:
         standard_error = (row.high - row.low) / INTERVAL_IN_STANDARD_ERRORS
 
-    total = abs(row.value or 0.0)
-    if row.unit in ("nats", "bits", ""):
-        total = MIN_STEP_TIMES_CLUSTERS
-    of_average_cluster = total / n_clusters
-
-    if row.unit == "":
-        of_average_cluster *= about(row.audit).disclosure_step
-        of_deviating_cluster = 4 * standard_error**2
-    elif row.unit == "ranks":
-        of_average_cluster *= math.sqrt(n_clusters)
-        of_deviating_cluster = standard_error / math.sqrt(n_clusters)
+    n_clusters = max(row.clusters, 1)
+    if row.unit == "":  # a share
+        of_far_cluster = (standard_error / LARGEST_SD_OF_SHARE) ** 2
     else:
-        of_deviating_cluster = standard_error / math.sqrt(n_clusters)
+        of_far_cluster = standard_error / math.sqrt(n_clusters)
 
-    step = max(of_average_cluster, of_deviating_cluster)
+    step = max(_of_average_cluster(row, n_clusters), of_far_cluster)
     return step_above(step) if step > 0 else None
 
 
-def count_of(n: int, n_clusters: int) -> int:
-    """Return a count of tokens or spans, rounded to the size of an average cluster."""
-    # One token per cluster needs no rounding.
-    if n > n_clusters > 0:
-        return int(rounded(n, step_above(n / n_clusters)))
-    return n
+def _of_average_cluster(row: Row, n_clusters: int) -> float:
+    """Return the contribution of an average cluster to a row's figure."""
+    if row.unit == "":  # a share
+        return MIN_STEP_TIMES_CLUSTERS / n_clusters * about(row.audit).disclosure_step
+    if row.unit in ("nats", "bits"):
+        return MIN_STEP_TIMES_CLUSTERS / n_clusters
+
+    of_equal_clusters = abs(row.value or 0.0) / n_clusters
+    if row.unit == "ranks":
+        return of_equal_clusters * math.sqrt(n_clusters)
+    return of_equal_clusters
+
+
+def rounded_count(n: int, n_clusters: int) -> int:
+    """Return a number of tokens or spans, rounded to the size of an average cluster.
+
+    A count of at most one per cluster is returned as it is. Zero clusters are treated
+    as one.
+
+    >>> rounded_count(1234, 40), rounded_count(40, 40)
+    (1250, 40)
+    """
+    n_clusters = max(n_clusters, 1)
+    if n <= n_clusters:
+        return n
+    return int(rounded(n, step_above(n / n_clusters)))
+
+
+def step_of_hits(n_tried: int, n_clusters: int) -> float:
+    """Return the rounding step of a number of hits, out of the number tried.
+
+    It is twice the size of an average cluster, and at least 2: with a step of one hit
+    the count would be exact.
+
+    >>> step_of_hits(100, 40), step_of_hits(40, 40)
+    (5.0, 2.0)
+    """
+    return max(step_above(2 * n_tried / max(n_clusters, 1)), 2.0)
 
 
 def step_above(least: float) -> float:
-    """Return the first of 1, 1.5, 2, 3, 5, 10, 15 ... that is not below ``least``."""
+    """Return the first of 1, 1.5, 2, 3, 5, 10, 15 ... that is not below ``least``.
+
+    Steps below 1 are the same numbers, divided by 10, 100 ...; ``least`` is above 0.
+
+    >>> step_above(0.012), step_above(0.05), step_above(6)
+    (0.015, 0.05, 10.0)
+    """
     power = 10.0 ** math.floor(math.log10(least))
     for leading_digits in (1, 1.5, 2, 3, 5):
         step = leading_digits * power
@@ -101,18 +173,27 @@ def rounded(value: float, step: float) -> float:
     """Return the nearest multiple of a step; half a step for what would else be zero.
 
     A leak is therefore never shown as none, and limits stay on their side of zero.
+
+    >>> rounded(0.37, 0.05), rounded(-0.01, 0.05), rounded(0.0, 0.05)
+    (0.35, -0.025, 0.0)
     """
     n_steps: float = round(value / step)
     if n_steps == 0 and abs(value) > ROUNDING_ERROR:
         n_steps = math.copysign(0.5, value)
 
-    # Adding zero turns -0.0 into 0.0.
+    # 12 digits hide errors of the product; adding zero turns -0.0 into 0.0.
     return float(f"{n_steps * step:.12g}") + 0.0
 
 
-def rounded_up(effect: float, step: float) -> float:
-    """Return a smallest effect as the next larger multiple of a step."""
-    return float(f"{math.ceil(effect / step - ROUNDING_ERROR) * step:.12g}")
+def rounded_up(mde: float, step: float) -> float:
+    """Round a smallest detectable effect up to a multiple of a step.
+
+    Rounded down, it would promise to detect effects that the test misses.
+
+    >>> rounded_up(0.101, 0.05), rounded_up(0.1, 0.05)
+    (0.15, 0.1)
+    """
+    return float(f"{math.ceil(mde / step - ROUNDING_ERROR) * step:.12g}")
 
 
 def with_digits(value: float, digits: int = DIGITS) -> float:
@@ -128,29 +209,27 @@ def is_p(column: str) -> bool:
 def rounded_p(p: float) -> float:
     """Return a p with one digit, on its side of the level of 0.05.
 
-    A p is as good as the figures that it follows from. Of a hundred scores, two digits
-    left 1% of the guesses of the last score open; one digit leaves 10%, as the rounding
-    of a mean does.
+    A p follows from scores. Somebody who knows all of a hundred scores but one can
+    compute p for each guess of the last one: with two digits of p, 1% of the guesses
+    still fit; with one digit 10%, as many as fit a rounded mean.
 
     >>> [rounded_p(p) for p in (0.0137, 0.0496, 0.0504, 0.76, 1.0, 3.2e-05)]
     [0.01, 0.04, 0.06, 0.8, 1.0, 3e-05]
     """
     # Only a p of exactly 0.05 is shown as 0.05.
-    near = with_digits(p, 1)
-    if near != ALPHA or p == ALPHA:
-        return near
+    one_digit = with_digits(p, 1)
+    if one_digit != ALPHA or p == ALPHA:
+        return one_digit
     return 0.04 if p < ALPHA else 0.06
 
 
-def count_step(n: int, n_clusters: int) -> float:
-    """Return the step of a count out of ``n``: twice the size of an average cluster."""
-    return max(step_above(2 * n / max(n_clusters, 1)), 2.0)
+def to_power_of_ten(tries: float) -> float:
+    """Round a number of tries to a power of ten; 0 stays.
 
+    The number follows from the NLL of a span, and a factor of ten is 2.3 nats.
 
-def decade(tries: float) -> float:
-    """Return a number of tries to a power of ten.
-
-    The number follows from the NLL of a span: a power of ten is 2.3 nats.
+    >>> to_power_of_ten(2500.0), to_power_of_ten(4000.0)
+    (1000.0, 10000.0)
     """
     if tries <= 0:
         return tries

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TypeVar
 
 from spark_audit.report.disclosure.rounding import (
-    count_of,
-    decade,
     rounded,
+    rounded_count,
     rounded_p,
     rounded_up,
     step_of,
+    to_power_of_ten,
     with_digits,
 )
 from spark_audit.results import Row
@@ -77,7 +77,7 @@ def shown_row(row: RowT, why_withheld: str | None = None) -> RowT:
         rounded_figures[column] = _shown_figure(figure, column, row, step)
     return row.copy_unchecked(
         **rounded_figures,
-        n=count_of(row.n, row.clusters),
+        n=rounded_count(row.n, row.clusters),
         interval_level=with_digits(row.interval_level),
     )
 
@@ -95,7 +95,7 @@ def _shown_figure(figure: float, column: str, row: Row, step: float | None) -> f
     if column in P_COLUMNS:
         return rounded_p(figure)
     if row.unit == "tries":
-        return decade(figure)
+        return to_power_of_ten(figure)
     if step is None:
         return with_digits(figure)
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from spark_audit.audits import all_audits
 from spark_audit.report.disclosure.rounding import (
     MIN_STEP_TIMES_CLUSTERS,
-    count_of,
-    count_step,
     is_p,
     rounded,
+    rounded_count,
     rounded_p,
     step_above,
+    step_of_hits,
     with_digits,
 )
 from spark_audit.results import Report
@@ -190,7 +190,7 @@ def _shown_record(
         shown[column] = _shown_figure(column, record, n_clusters, rule)
     for column in ROUNDED_COUNT_COLUMNS:
         if record.get(column) is not None:
-            shown[column] = count_of(record[column], n_clusters)
+            shown[column] = rounded_count(record[column], n_clusters)
     return shown
 
 
@@ -222,5 +222,5 @@ def _shown_figure(
     if rule == "points":
         # A cluster has several identifiers with several parts each.
         n_tried = max(n_clusters, record.get("spans") or 0, record.get("tried") or 0)
-        return round(rounded(value, count_step(n_tried, n_clusters)))
+        return round(rounded(value, step_of_hits(n_tried, n_clusters)))
     return value
