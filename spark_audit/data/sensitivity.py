@@ -4,6 +4,8 @@
 the token's negative log-likelihood, and ``Score_2`` measures how well the token
 separates the tasks. Identifiers, annotated or found by rules, have score 1; template
 tokens and stop words have score 0.
+
+**[ours]** marks a choice that the paper does not make.
 """
 
 from __future__ import annotations
@@ -37,15 +39,32 @@ def score2(counts: ArrayLike) -> np.ndarray:
     ----------
     counts
         Shape ``(N, V)``: how often each of ``V`` tokens of the vocabulary occurs in
-        each of ``N`` tasks. Each task has a token.
+        each of ``N`` tasks.
 
     Returns
     -------
     np.ndarray
         Shape ``(V,)``, float64, natural logarithms.
+
+    Raises
+    ------
+    InputError
+        If a task has no token.
+
+    Examples
+    --------
+    The first token is frequent in both tasks, and the others in one task only:
+
+    >>> score2([[8, 2, 0], [6, 0, 3]]).round(3).tolist()
+    [-0.405, 0.0, 0.0]
     """
     counts_by_task = np.asarray(counts, dtype=np.float64)  # (N, V)
     most_frequent = counts_by_task.max(axis=1, keepdims=True)  # (N, 1)
+    if not most_frequent.all():
+        raise InputError(
+            "a task has no token", where="sensitivity", fix="leave the task out"
+        )
+
     share = counts_by_task / most_frequent  # (N, V), p_n(t)
 
     n_present = (share >= PRESENT_FROM_SHARE).sum(axis=0)  # (V,), d(t)
@@ -63,14 +82,15 @@ def sensitivity(
 ) -> np.ndarray:
     """Return the sensitivity score of each token, with the overrides by rules.
 
-    Use the mask to tell which tokens are identifiers, never ``score == 1``: the formula
-    itself rounds to 1 for unlikely tokens, from an NLL of 12.5 nats in bfloat16 (alpha
-    0.5, Score_2 0) and of 74 nats in float64.
+    Identifiers are where ``pii_mask`` is true, never where ``score == 1``: the formula
+    itself rounds to 1 for unlikely tokens. With alpha 0.5 and a Score_2 of 0 it does
+    so from an NLL of 75 nats, and of 12.5 nats if scores are cast to bfloat16.
 
     Parameters
     ----------
     nll
-        Shape ``(T,)``: Score_1 in nats, of tokens that have a prediction.
+        Shape ``(T,)``, nats: Score_1 of tokens that have a prediction. Infinite for an
+        impossible token.
     token_score2
         Shape ``(T,)``: Score_2 of the same tokens, ``score2(counts)[ids]``.
     alpha
@@ -89,15 +109,19 @@ def sensitivity(
     Raises
     ------
     InputError
-        If an NLL is NaN.
+        If an NLL or a Score_2 is NaN.
     """
     score1 = np.asarray(nll, dtype=np.float64)  # (T,)
     if np.isnan(score1).any():
         raise InputError("a token has no NLL", where="sensitivity")
 
-    # The exponent without its sign. With alpha = 0, an impossible token (infinite NLL)
-    # would give NaN (0 * inf).
-    weighted = (1 - alpha) * np.asarray(token_score2)  # (T,)
+    separation = np.asarray(token_score2, dtype=np.float64)  # (T,), Score_2
+    if np.isnan(separation).any():
+        raise InputError("a token has no Score_2", where="sensitivity")
+
+    # The exponent of the formula, without its sign.
+    weighted = (1 - alpha) * separation  # (T,)
+    # With alpha = 0, the infinite NLL of an impossible token would give NaN (0 * inf).
     if alpha:
         weighted = alpha * score1 + weighted
 
@@ -109,10 +133,12 @@ def sensitivity(
 def stop_word_ranges(text: str) -> list[tuple[int, int]]:
     """Return the character ranges of a text's stop words (scikit-learn's English list).
 
-    Whole words are looked up, lower-cased and without apostrophes (``it's`` is in the
-    list as ``its``), so that a piece of a longer word that happens to read like a stop
-    word is none, and a stop word counts however the tokenizer cuts it **[ours]**. Map
-    the ranges to tokens by the offsets.
+    Only whole words count: not the ``the`` in ``theory`` **[ours]**. Case and
+    apostrophes are ignored (``it's`` is in the list as ``its``). The offsets of a
+    tokenizer map the ranges to tokens.
+
+    >>> stop_word_ranges("The theory")
+    [(0, 3)]
     """
     ranges = []
     for match in _LETTERS_OF_WORD.finditer(text):
@@ -125,7 +151,7 @@ def stop_word_ranges(text: str) -> list[tuple[int, int]]:
 @lru_cache(maxsize=1)
 def _stop_words() -> frozenset[str]:
     """Return scikit-learn's English stop words."""
-    # Only this file is loaded: the package around it takes a second and 30 MB.
+    # Only the file of the list is run: importing its package takes a second and 30 MB.
     package = find_spec("sklearn")
     assert package is not None
     assert package.origin is not None

@@ -142,6 +142,17 @@ def test_a_token_without_nll_is_refused():
         sensitivity([math.nan], [1.0])
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_a_token_without_score2_is_refused(alpha):
+    with pytest.raises(InputError, match="has no Score_2"):
+        sensitivity([1.0, 1.0], [0.5, math.nan], alpha=alpha)
+
+
+def test_a_task_without_tokens_is_refused():
+    with pytest.raises(InputError, match="a task has no token"):
+        score2([[3, 1], [0, 0]])
+
+
 def test_stop_words_are_whole_words():
     text = "The theory, IT'S not\u2019s a_the another'll bethe 3the can't"
     words = [text[start:end] for start, end in stop_word_ranges(text)]
