@@ -1,8 +1,9 @@
 """The record of a training run, ``run.json``.
 
-``training_run.py`` fills it, and ``run_folder.py`` writes and reads it. A further field
-that adapters depend on also belongs in :meth:`RunRecord.identity`: a run resumes only
-with the same identity and settings.
+``training_run.py`` fills it, and ``run_folder.py`` writes and reads it. A run resumes
+only with the same :meth:`RunRecord.fingerprint`: :meth:`RunRecord.identity`, and all
+settings except ``FREE_SETTINGS``. A further field that adapters depend on also belongs
+in :meth:`RunRecord.identity`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FREE_SETTINGS = ("save_every",)
 depends on them."""
 
 PhaseSeconds: TypeAlias = dict[str, dict[str, float]]
-"""Phase -> seconds by kind of work."""
+"""Phase -> kind of work -> seconds."""
 
 
 class RunRecord(BaseModel):
@@ -32,7 +33,8 @@ class RunRecord(BaseModel):
     base
         ``source`` as it was typed, and ``weights_sha256``.
     data
-        ``file`` and ``sha256`` of each data file, in the order of the hashes.
+        ``file`` (its name) and ``sha256`` of each data file, sorted by hash, so that
+        names and given order do not matter.
     status
         ``running`` until the last phase is saved, also while the run is interrupted.
     starts
@@ -44,13 +46,17 @@ class RunRecord(BaseModel):
     accuracy
         ``accuracy[t][i]``: on task ``i`` after stage ``t``; ``None``: not measured
         (later tasks, tasks without test rows). ``accuracy.csv`` shows it.
-    clock, seconds
-        Phase (``2-yelp/task``), or ``2-yelp/answers`` -> seconds by kind of work, and
-        which clock counts them: on the wall or of the processor.
+    clock
+        Clock that counts ``seconds``: on the ``wall``, or of the ``processor``.
+    seconds
+        Phase -> kind of work -> seconds. ``2-yelp/task`` is a training phase, and
+        ``2-yelp/answers`` the measuring of accuracy after that stage.
+    notes
+        Notes to the user, which a resumed run shows again.
     files
-        Size and SHA-256 of the files of a complete run beside its adapters.
+        Size and SHA-256 of a complete run's files, other than those of its adapters.
     seal
-        Checksum of the record.
+        SHA-256 of ``run.json`` with zeros in place of the seal.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -79,7 +85,9 @@ class RunRecord(BaseModel):
     def identity(self) -> dict[str, object]:
         """Return everything besides settings that adapters depend on.
 
-        ``data`` are hashes of files.
+        Keys are names in messages and must differ from all settings. A new key changes
+        every fingerprint, so that older runs cannot resume. ``data`` holds hashes only,
+        not the names of files.
         """
         return {
             "method": self.method,
