@@ -41,8 +41,10 @@ class AuditResult:
 
     Attributes
     ----------
-    results, contrasts
-        Figures of single checkpoints, and their differences from a baseline.
+    results
+        Figures of single checkpoints, one row per figure.
+    contrasts
+        Differences of figures from those of a baseline.
     guards
         Conditions that can void a claim.
     findings
@@ -52,9 +54,9 @@ class AuditResult:
     settings
         Settings that the audit used, after its defaults were filled in.
     evidence
-        Units and scores that the conclusions follow from. They are written to
-        ``scores/``. Comparisons of reports read them and need neither model nor
-        manifest.
+        Units (examples, identifiers, candidate sets ...) and the scores from which the
+        conclusions follow. They are written to ``scores/``. Comparisons of reports read
+        them and need neither model nor manifest.
 
     Examples
     --------
@@ -75,7 +77,7 @@ class AuditResult:
         return short_repr(self, results=len(self.results), findings=len(self.findings))
 
     def _repr_html_(self) -> str:
-        """Return its claims as a notebook shows them, without figures."""
+        """Return the HTML of its claims, without figures, for a notebook."""
         figures = counted(len(self.results), "figure")
         differences = counted(len(self.contrasts), "difference")
         return cell_html(
@@ -85,21 +87,22 @@ class AuditResult:
                 (finding.checkpoint, finding.audit, finding.claim, finding.metric)
                 for finding in by_severity(self.findings)
             ],
-            note="Claims before the correction of a report. Figures: to_frame(); "
-            "sentences: verdict.",
+            note="Claims before a report corrects for multiple tests. "
+            "Figures: to_frame(); sentences: verdict.",
         )
 
     @checked_call
     def to_frame(self, of: str = "results") -> pd.DataFrame:
-        """Return the results as a frame with one figure per line.
+        """Return one of its lists as a frame, with one line per record.
 
-        ``docs/frames.md`` has its columns and their dtypes. States of checkpoints are
-        those of a report: here ``state`` and ``voided_by`` are empty.
+        ``docs/frames.md`` has its columns and their dtypes. ``state`` and ``voided_by``
+        are empty here: only a report knows the states of checkpoints.
 
         Parameters
         ----------
         of
-            ``results``, ``contrasts``, ``guards``, ``findings``, or a further table.
+            ``results``, ``contrasts``, ``guards``, ``findings``, or the name of a
+            further table.
         """
         return frame(of, self, REPORT_LISTS)
 
