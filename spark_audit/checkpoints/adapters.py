@@ -276,7 +276,7 @@ class AdapterHost:
         tensor_checks.refuse_differences(
             file_shapes,
             needed_shapes,
-            tensor=f"does not fit the base {base_source}: adapter tensor",
+            noun=f"does not fit the base {base_source}: adapter tensor",
             fix=remedy,
         )
 

@@ -16,7 +16,7 @@ import torch
 
 from spark_audit.checkpoints import untrusted
 from spark_audit.checkpoints.checkpoint import entry_device
-from spark_audit.checkpoints.tensor_checks import ITS_OWN
+from spark_audit.checkpoints.tensor_checks import GIVE_OWN_CONFIG
 from spark_audit.errors import CheckpointError, shown
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _check_context_length(length: object) -> None:
         return
     if type(length) is not int or not 0 <= length < _MAX_CONTEXT:
         problem = "config.json: max_position_embeddings is not a valid context length"
-        raise CheckpointError(problem, fix=ITS_OWN)
+        raise CheckpointError(problem, fix=GIVE_OWN_CONFIG)
 
 
 def _check_buffers(
@@ -126,7 +126,7 @@ def _check_buffers(
     n_bytes = sum(buffer.nbytes for buffer in buffers)
     if n_bytes > MOST_BUFFERS:
         problem = f"config.json needs {n_bytes:.3g} bytes beside the weights"
-        raise CheckpointError(problem, fix=ITS_OWN)
+        raise CheckpointError(problem, fix=GIVE_OWN_CONFIG)
 
 
 def _class_of(

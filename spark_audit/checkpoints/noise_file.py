@@ -78,7 +78,7 @@ def _read_noise(path: Path, sha256: object, shape: Iterable[int]) -> torch.Tenso
     refuse_differences(
         {name: tensor.shape for name, tensor in state.items()},
         {"noise": torch.Size(shape)},
-        tensor=f"{NOISE_FILE}: tensor",
+        noun=f"{NOISE_FILE}: tensor",
         fix="give the base it was drawn for by --base",
     )
     check_finite(state)

@@ -40,7 +40,7 @@ from spark_audit.checkpoints.padding_rows import (
     filled_padding_rows,
     restore_padding_rows,
 )
-from spark_audit.checkpoints.tensor_checks import ITS_OWN, State
+from spark_audit.checkpoints.tensor_checks import GIVE_OWN_CONFIG, State
 from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.errors import CheckpointError, at, memory_size, shown
 from spark_audit.provenance import sha256_json
@@ -377,7 +377,7 @@ class StoredCheckpoint:
                     f"config.json says {shown(key)} {str(value)[:20]}, the weights "
                     f"are {n_tensors} tensors"
                 )
-                raise CheckpointError(problem, fix=ITS_OWN)
+                raise CheckpointError(problem, fix=GIVE_OWN_CONFIG)
 
     def _check_quantised(self) -> None:
         """Refuse weights in a quantised format that cannot be read here.
@@ -564,4 +564,4 @@ def _check_rotations(buffers: Mapping[str, torch.Tensor]) -> None:
                 "config.json gives rotary frequencies that are not finite "
                 f"(rope settings, {shown(name)})"
             )
-            raise CheckpointError(problem, fix=ITS_OWN)
+            raise CheckpointError(problem, fix=GIVE_OWN_CONFIG)

@@ -1,4 +1,8 @@
-"""Check tensors: present, dense, floating-point, finite, and of the right shape."""
+"""Check tensors of files before a model takes them.
+
+They must be present, dense, floating-point and finite, and have the shapes and names
+that the model needs.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,29 @@ from spark_audit.errors import CheckpointError, shown
 
 State = dict[str, torch.Tensor]
 """Tensors by name."""
+
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-ITS_OWN = "give the config.json that was saved with these weights"
-# The name of the embeddings by Meta, Mistral and torchtune, but not by transformers.
-_NOT_TRANSFORMERS = "tok_embeddings.weight"
+"""Dtypes that weights may have."""
+
+GIVE_OWN_CONFIG = "give the config.json that was saved with these weights"
+"""Advice for weights that do not fit their configuration."""
+
+# Meta, Mistral and torchtune name the embeddings so; transformers does not.
+_META_EMBEDDINGS = "tok_embeddings.weight"
 
 
 def only_tensors(content: object, *, prefix: str = "", fix: str) -> State:
-    """Return a state dictionary of dense tensors; refuse anything else.
+    """Return a file's content as a state dictionary of dense tensors.
 
     Parameters
     ----------
-    content
-        The content of a file.
     prefix, fix
-        Beginning of the error's text, and its advice.
+        Beginning of the error's text, such as ``"FILE "``, and its advice.
+
+    Raises
+    ------
+    CheckpointError
+        If the content is anything else.
     """
     if not isinstance(content, dict):
         raise CheckpointError(f"{prefix}holds no state dictionary", fix=fix)
@@ -45,7 +57,7 @@ def only_tensors(content: object, *, prefix: str = "", fix: str) -> State:
 
 
 def check_filled(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse empty tensors, of any shape, and files without tensors."""
+    """Refuse files without tensors, and tensors without numbers."""
     problem = "holds no tensors" if not state else ""
     for name, tensor in state.items():
         if tensor.numel() == 0:
@@ -59,7 +71,10 @@ def check_filled(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def check_floats(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse integers in tensors of any shape, which a cast to floats would hide."""
+    """Refuse dtypes other than ``FLOATS`` (integers, float8).
+
+    A cast to floats would hide them.
+    """
     for name, tensor in state.items():
         if tensor.dtype not in FLOATS:
             dtype = str(tensor.dtype).removeprefix("torch.")
@@ -71,12 +86,12 @@ def check_floats(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def check_finite(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse NaN and infinite numbers in tensors of any shape, naming the tensor."""
+    """Refuse NaN and infinite numbers; the error names the tensor."""
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue
-        # Minimum and maximum are NaN if any number is: 20 times as fast as a full
-        # check.
+        # Minimum and maximum are NaN if any number is. Computing them is 20 times as
+        # fast as checking each number.
         ends = torch.stack(torch.aminmax(tensor))  # (2,)
         if bool(torch.isfinite(ends).all()):
             continue
@@ -94,23 +109,23 @@ def refuse_differences(
     file_shapes: Mapping[str, Sequence[int]],
     model_shapes: Mapping[str, Sequence[int]],
     *,
-    tensor: str = "tensor",
-    fix: str = f"{ITS_OWN}, or save the whole model again",
+    noun: str = "tensor",
+    fix: str = f"{GIVE_OWN_CONFIG}, or save the whole model again",
 ) -> None:
-    """Raise an error that names the first tensor that does not fit, and counts others.
+    """Refuse a file whose tensors are not those of the model.
 
-    Tensors that are missing are named before those that are unexpected, and these
-    before those of another shape.
+    The error names the first tensor that does not fit, and counts the others of the
+    same kind: missing ones first, then unexpected ones, then those of another shape.
 
     Parameters
     ----------
     file_shapes, model_shapes
-        Shapes of tensors by name, in the file and in the model. One that the file lacks
-        would be random.
-    tensor, fix
-        Words of the error.
+        Shapes of tensors by name, in the file and in the model. A tensor that the file
+        lacks would stay at its random initial values.
+    noun, fix
+        Words in front of the tensor's name, and the advice of the error.
     """
-    # One list per kind of problem: the first that is not empty is reported.
+    # One list per kind of difference: the first that is not empty is reported.
     missing: list[str] = []
     unexpected: list[str] = []
     reshaped: list[str] = []
@@ -130,7 +145,7 @@ def refuse_differences(
         more = ""
         if len(differences) > 1:
             more = f" (and {len(differences) - 1} more)"
-        raise CheckpointError(f"{tensor} {differences[0]}{more}", fix=fix)
+        raise CheckpointError(f"{noun} {differences[0]}{more}", fix=fix)
 
 
 def refuse_other_names(
@@ -141,20 +156,21 @@ def refuse_other_names(
     Parameters
     ----------
     model_type
-        Type of a folder that transformers reads. A few classes are saved with such
-        names (Mistral Large 4), and transformers renames them.
+        ``model_type`` of a folder that transformers reads; empty for a bare file. A few
+        types are saved with such names (Mistral Large 4), and transformers renames
+        their tensors.
 
     Raises
     ------
     CheckpointError
-        Names the command that renames them as in transformers.
+        Names the command or class that converts them.
     """
-    if _NOT_TRANSFORMERS not in state or _is_renamed(model_type):
+    if _META_EMBEDDINGS not in state or _is_renamed(model_type):
         return
 
     problem = (
         "its tensors have the names of Meta, Mistral or torchtune "
-        f"({_NOT_TRANSFORMERS}), not those of transformers"
+        f"({_META_EMBEDDINGS}), not those of transformers"
     )
     remedy = (
         "give the folder in Hugging Face's format: convert Meta's by python -m "
@@ -165,10 +181,10 @@ def refuse_other_names(
 
 
 def _is_renamed(model_type: str) -> bool:
-    """Return whether transformers renames such tensors of a class at loading.
+    """Return whether transformers renames ``_META_EMBEDDINGS`` of a type at loading.
 
-    If a release keeps its renamings elsewhere, or in another form, none is known here,
-    and the weights are refused.
+    A release of transformers may keep its conversions elsewhere, or in another form.
+    None is known here then, and the weights are refused.
     """
     try:
         conversion_mapping = import_module("transformers.conversion_mapping")
@@ -185,7 +201,7 @@ def _is_renamed(model_type: str) -> bool:
             patterns = [patterns]
         for pattern in patterns:
             # A pattern for any name is not about these tensors.
-            names_it = "tok_embeddings" in pattern
-            if names_it and re.search(pattern, _NOT_TRANSFORMERS):
+            names_embeddings = "tok_embeddings" in pattern
+            if names_embeddings and re.search(pattern, _META_EMBEDDINGS):
                 return True
     return False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spark_audit.checkpoints.tensor_checks import ITS_OWN
+from spark_audit.checkpoints.tensor_checks import GIVE_OWN_CONFIG
 from spark_audit.checkpoints.untrusted import keys_and_values
 from spark_audit.errors import CheckpointError, shown
 
@@ -133,7 +133,7 @@ def passed_over(
                 f"tensor {shown(name)} holds other numbers than config.json gives, "
                 "and transformers would leave it out"
             )
-            raise CheckpointError(problem, fix=ITS_OWN)
+            raise CheckpointError(problem, fix=GIVE_OWN_CONFIG)
 
         # By transformers' own list, the remaining tensors do not matter.
         kinds[name] = unused_kind or "passed over"
