@@ -1,4 +1,4 @@
-"""Effects that could still be there: the end of an interval at the level of a claim.
+"""What a figure could still be: an interval's end at the significance of a claim.
 
 The smallest detectable effect belongs to the design and is fixed before the data. It
 does not say what the data exclude: two checkpoints with the same errors have the same
@@ -65,10 +65,9 @@ def at_most(bound: Bound, significance: float) -> float:
 
     Returns
     -------
-    In the unit of the figure. It lies between the null (a figure that moved away from a
-    leak hides none) and ``bound.worst_value``, the figure where the leak is largest:
-    below the null if the direction is -1. If ``worst_value`` lies on the other side of
-    the null, away from a leak, it is returned.
+    In the unit of the figure. It lies between the value of no effect (a figure that
+    moved away from a leak hides none) and ``bound.worst_value``, the figure where the
+    leak is largest: below the value of no effect if the direction is -1.
 
     Notes
     -----
@@ -104,12 +103,14 @@ def at_most(bound: Bound, significance: float) -> float:
     significance_of_test = significance / bound.n_tests
     end = _end_towards_leak(bound, significance_of_test)
 
-    # A leak is the distance from the null, above 0 in the direction of a leak.
+    # A leak is the distance from no effect, above 0 in the direction of a leak.
     leak = bound.direction * (end - bound.no_effect)
     largest_leak = math.inf
     if bound.worst_value is not None:
         largest_leak = bound.direction * (bound.worst_value - bound.no_effect)
 
+    # If `worst_value` lies away from a leak, largest_leak is below 0, and the result is
+    # `worst_value`.
     possible_leak = min(max(leak, 0.0), largest_leak)
     return bound.no_effect + bound.direction * possible_leak
 
@@ -117,7 +118,14 @@ def at_most(bound: Bound, significance: float) -> float:
 def _end_towards_leak(bound: Bound, significance: float) -> float:
     """Return the end of the interval of the test that decides, in the figure's unit.
 
-    ``significance`` is that of this test: one-sided for ``exposure``, else two-sided.
+    Only a ``t`` test may have a leak below the value of no effect. In the other tests a
+    leak is always above it (``Bound`` refuses a direction of -1), so their upper limit
+    is the end.
+
+    Parameters
+    ----------
+    significance
+        Of this test: one-sided for ``exposure``, else two-sided.
     """
     if bound.test == "exposure":
         return exposure_at_most(
@@ -127,24 +135,43 @@ def _end_towards_leak(bound: Bound, significance: float) -> float:
             significance=significance,
         )
 
-    # The figure if every trial is a hit: a count or a percentage says so in
-    # `worst_value`, a share may have none. Without any trial `worst_value` is 0, and so
-    # are the hits: no share of it is taken.
-    all_hits = bound.worst_value or 1.0
-
     if bound.test == "hits":
-        n_hits = bound.value / all_hits * bound.n
-        _, high = clopper_pearson(n_hits, bound.n, level=1 - significance)
-        return all_hits * high
+        return _hits_at_most(bound, significance)
 
     if bound.test == "rates":
-        return rates_at_most(bound.rates, significance=significance) * all_hits
+        largest_share = rates_at_most(bound.rates, significance=significance)
+        return largest_share * _scale_of_share(bound)
 
     # The t test subtracts what may be there without a leak, so add it.
-    half_width = (
-        t_quantile(significance, bound.df) * (bound.se or 0.0) + bound.tolerance
-    )
+    se = bound.se or 0.0
+    half_width = t_quantile(significance, bound.df) * se + bound.tolerance
     return bound.value + bound.direction * half_width
+
+
+def _hits_at_most(bound: Bound, significance: float) -> float:
+    """Return the upper limit of a count or share of hits, in the figure's unit."""
+    scale = _scale_of_share(bound)
+
+    # Without a trial, no share of hits is excluded.
+    if bound.n == 0:
+        return scale
+
+    n_hits = bound.value / scale * bound.n
+    _, largest_share = clopper_pearson(n_hits, bound.n, level=1 - significance)
+    return scale * largest_share
+
+
+def _scale_of_share(bound: Bound) -> float:
+    """Return what a share of 1 is in the figure's unit.
+
+    It is the number of trials for a count and 100 for a percentage, both of which have
+    it as ``worst_value``. It is 1 for a share, whose ``worst_value`` is 1 or missing.
+    """
+    # Without a trial the largest count is 0, which is no scale. The count is 0, too, so
+    # that any other scale serves.
+    if bound.worst_value is None or bound.worst_value == 0:
+        return 1.0
+    return bound.worst_value
 
 
 def t_quantile(significance: float, df: float | None) -> float:
@@ -172,7 +199,7 @@ def t_bound(
     df: float | None,
     level: float = 0.95,
     direction: int = 1,
-    null: float = 0.0,
+    no_effect: float = 0.0,
     tolerance: float = 0.0,
     worst_value: float | None = None,
     n_tests: float = 1.0,
@@ -190,7 +217,7 @@ def t_bound(
         Degrees of freedom of the interval; ``None``: a normal one.
     level
         Confidence of the two-sided interval.
-    direction, null, tolerance, worst_value, n_tests
+    direction, no_effect, tolerance, worst_value, n_tests
         As in :class:`~spark_audit.stats.estimate.Bound`.
 
     Notes
@@ -209,7 +236,7 @@ def t_bound(
     if value is None or end is None:
         return []
 
-    # Use the half of the interval that points to a leak.
+    # Divide the half of the interval that points to a leak by its quantile.
     se = direction * (end - value) / t_quantile(1 - level, df)
     if not se > 0:
         return []
@@ -218,7 +245,7 @@ def t_bound(
         test="t",
         value=value,
         direction=1 if direction > 0 else -1,
-        no_effect=null,
+        no_effect=no_effect,
         se=se,
         df=df,
         tolerance=tolerance,
@@ -369,8 +396,9 @@ def exposure_at_most(mean: float, n: int, size: int, *, significance: float) -> 
     canaries:
 
     - at ``significance``, all canaries tend to rank early: the chance of a rank is in
-      proportion to a power of the rank. For this kind the test of the mean exposure is
-      the most powerful one (:func:`spark_audit.stats.canary_ranks.exposure_mde`).
+      proportion to ``exp(tilt * exposure)``. For this kind the test of the mean
+      exposure is the most powerful one
+      (:func:`spark_audit.stats.canary_ranks.exposure_mde`).
     - at 2.5%, as for one end of an interval of 95%, a share of the canaries ranks first
       and the others rank by chance. Of all kinds with the same mean, this one is the
       easiest to miss with few canaries.
@@ -393,6 +421,8 @@ def exposure_at_most(mean: float, n: int, size: int, *, significance: float) -> 
 
     def chances_if_tilted(tilt: float) -> np.ndarray:
         """Return the chance of each rank, shape ``(size,)``, if all rank early."""
+        # The exposure is log2(size / rank), so this is in proportion to a power of the
+        # rank: rank ** (-tilt / ln 2).
         return np.asarray(scipy.special.softmax(tilt * bits))
 
     def chances_if_some_are_first(share: float) -> np.ndarray:
@@ -437,14 +467,14 @@ def _largest_mean(
     Parameters
     ----------
     chances_of
-        Returns the chances of the ranks, shape ``(N,)``, for a strength of memory; 0 is
-        chance.
+        Returns the chances of the ranks, shape ``(size,)``, for a strength of memory;
+        0 is chance.
     strongest
         The largest strength, at which all canaries rank first.
     mean
         Observed mean exposure of ``n`` canaries, bits.
     bits
-        Shape ``(N,)``: exposure of each rank.
+        Shape ``(size,)``: exposure of each rank.
     significance
         One-sided: a strength is rejected if a mean as small as this one, or smaller,
         has a chance below it.
@@ -482,15 +512,15 @@ def _chance_of_at_most(
     Parameters
     ----------
     chances, bits
-        Shape ``(N,)``: chance and exposure of each rank.
+        Shape ``(size,)``: chance and exposure of each rank.
     """
     # Distribution of one canary's exposure on the grid of the sum.
     step = n * float(bits.max()) / GRID_OF_SUM  # bits
-    position = bits / step  # (N,), in steps
+    position = bits / step  # (size,), in steps
     lower_point = np.floor(position).astype(np.int64)
     share_of_upper = position - lower_point
 
-    points = np.concatenate([lower_point, lower_point + 1])  # (2 N,)
+    points = np.concatenate([lower_point, lower_point + 1])  # (2 size,)
     masses = np.concatenate([(1 - share_of_upper) * chances, share_of_upper * chances])
     chance_by_point = np.bincount(points, masses)  # (points,)
 

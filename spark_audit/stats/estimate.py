@@ -322,6 +322,8 @@ class Bound:
     def __post_init__(self) -> None:
         if min(self.n, self.size) < 0:
             raise ValueError("n and size are counts: 0 or more")
+        if self.direction == -1 and self.test != "t":
+            raise ValueError(f"a leak of {self.test} lies above the null: direction 1")
         _check_number_of_tests(self.n_tests)
 
 

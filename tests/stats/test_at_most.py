@@ -127,6 +127,17 @@ def test_it_stays_within_what_a_figure_can_be_and_hides_no_less_than_none():
     assert at_most(unequal, 0.01) == pytest.approx(at_most(plain, 0.01) - 0.2)
 
 
+def test_no_trial_excludes_no_share_of_hits():
+    assert at_most(Bound(test="hits", value=0, n=0), 0.05) == 1.0
+    assert at_most(Bound(test="hits", value=0, n=0, worst_value=0), 0.05) == 0.0
+
+
+@pytest.mark.parametrize("test", ["exposure", "hits", "rates"])
+def test_only_a_t_test_may_have_a_leak_below_no_effect(test):
+    with pytest.raises(ValueError, match=test):
+        Bound(test=test, value=0.0, direction=-1)
+
+
 def test_without_an_interval_there_is_no_bound():
     assert t_bound(None, None, df=4) == []
     assert t_bound(0.1, None, df=4) == []

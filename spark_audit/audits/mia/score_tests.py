@@ -143,7 +143,7 @@ class ScoreTest:
             far_limit,
             df=row.clusters - 1,
             direction=direction,
-            null=null,
+            no_effect=null,
             worst_value=null + direction * MAX_AUC_EFFECT,
             n_tests=sizes.changes,
         )
