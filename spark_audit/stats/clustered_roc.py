@@ -32,8 +32,14 @@ ZERO = 1e-12
 """Variances and distances of an AUC from 0 or 1 up to this size are rounding errors."""
 
 MOST_PAIRS = 1000
-"""Pairs of a sign test that count: with more, p would be no normal floating-point
-number."""
+"""Pairs of a sign test that count: with more, p would underflow."""
+
+
+class TaskRows(NamedTuple):
+    """Indices of the rows of one task, by side, each of shape ``(side,)``."""
+
+    members: np.ndarray
+    others: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +115,15 @@ class Design:
         return int(self.cluster.max(initial=-1)) + 1
 
     @cached_property
+    def n_tasks(self) -> int:
+        """Number T of tasks: codes up to the largest one, also those without a row."""
+        return int(self.task.max(initial=-1)) + 1
+
+    @cached_property
     def rows_by_side(self) -> np.ndarray:
         """Number of rows of each cluster on each side, shape ``(C, 2 T)``."""
-        n_tasks = int(self.task.max(initial=-1)) + 1
         side = 2 * self.task + ~self.member  # (n,), one more for non-members
-        is_on_side = np.eye(2 * n_tasks)[side]  # (n, 2 T)
+        is_on_side = np.eye(2 * self.n_tasks)[side]  # (n, 2 T)
         return cluster_sums(is_on_side, self.cluster, self.n_clusters)
 
     @cached_property
@@ -136,14 +146,14 @@ class Design:
         return draw_in_strata(stratum, replicates=replicates, seed=seed)
 
     @cached_property
-    def tasks(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Indices of the rows of members, and of non-members, by task."""
+    def tasks(self) -> list[TaskRows]:
+        """The rows of each task, by its code, for loops over tasks."""
         rows_by_task = []
-        for code in range(self.rows_by_side.shape[1] // 2):
+        for code in range(self.n_tasks):
             is_in_task = self.task == code
             members = np.flatnonzero(is_in_task & self.member)
-            non_members = np.flatnonzero(is_in_task & ~self.member)
-            rows_by_task.append((members, non_members))
+            others = np.flatnonzero(is_in_task & ~self.member)
+            rows_by_task.append(TaskRows(members, others))
         return rows_by_task
 
     def missing(self, reason: str) -> Estimate:
@@ -151,7 +161,10 @@ class Design:
         return Estimate.missing(reason, n=len(self.member), clusters=self.n_clusters)
 
     def point(self, value: float) -> Estimate:
-        """Return an estimate for these rows, still without an interval."""
+        """Return an estimate for these rows, still without an interval.
+
+        Its ``level`` (95%) is the confidence of all intervals that are added to it.
+        """
         return Estimate(value, n=len(self.member), clusters=self.n_clusters)
 
 
@@ -219,6 +232,7 @@ def auc_estimate(
         float(scipy.special.logit(value)),
         se / (value * (1 - value)),
         spread.df,
+        level=estimate.level,
     )
     low, high = scipy.special.expit([test.low, test.high]).tolist()
 
@@ -235,11 +249,15 @@ def auc_estimate(
 
 def _perfect_auc(design: Design, value: float) -> tuple[Estimate, float]:
     """Return an AUC of 0 or 1 with the exact interval of disjoint pairs, and p."""
+    estimate = design.point(value)
+
+    # The members win all disjoint pairs, or none.
     n_pairs = _disjoint_pairs(design)
-    low, high = intervals.clopper_pearson(round(value) * n_pairs, n_pairs)
+    n_won = n_pairs if value > 0.5 else 0
+    low, high = intervals.clopper_pearson(n_won, n_pairs, level=estimate.level)
 
     estimate = replace(
-        design.point(value),
+        estimate,
         low=low,
         high=high,
         interval="clopper-pearson",
@@ -310,7 +328,7 @@ def auc_difference(
         return _opposite_perfect_orders(design, difference), least_p
 
     se = float(np.sqrt(spread.variance))
-    test = _t_test(difference, se, spread.df)
+    test = _t_test(difference, se, spread.df, level=estimate.level)
     estimate = replace(
         estimate,
         low=max(-1.0, test.low),
@@ -319,23 +337,28 @@ def auc_difference(
         se=se,
         df=spread.df,
     )
-    return intervals.with_percentile_interval(estimate, replicates), max(
-        least_p, test.p
-    )
+    p = max(least_p, test.p)
+    return intervals.with_percentile_interval(estimate, replicates), p
 
 
 def _opposite_perfect_orders(design: Design, difference: float) -> Estimate:
     """Return a difference of 1 or -1 with the bounds of both exact intervals."""
-    # Each AUC gets half of the error: a one-sided bound at 98.75%.
+    estimate = design.point(difference)
+
+    # Each AUC gets half of the error: at a level of 95%, a one-sided bound at 98.75%.
     n_pairs = _disjoint_pairs(design)
-    least_auc, _ = intervals.clopper_pearson(n_pairs, n_pairs, level=0.975)
+    level_of_each = (1 + estimate.level) / 2
+    least_auc, _ = intervals.clopper_pearson(n_pairs, n_pairs, level=level_of_each)
 
     # One AUC is at least least_auc, the other at most 1 - least_auc.
     least_difference = max(2 * least_auc - 1, -1.0)
-    low, high = sorted([difference, difference * least_difference])
+    if difference > 0:
+        low, high = least_difference, difference
+    else:
+        low, high = difference, -least_difference
 
     estimate = replace(
-        design.point(difference),
+        estimate,
         low=low,
         high=high,
         interval="clopper-pearson",
@@ -347,16 +370,19 @@ def _opposite_perfect_orders(design: Design, difference: float) -> Estimate:
 
 
 class TTest(NamedTuple):
-    """Ends of the interval of 95 %, and the two-sided p value against 0."""
+    """Ends of an interval, and the two-sided p value against 0."""
 
     low: float
     high: float
     p: float
 
 
-def _t_test(value: float, se: float, df: float) -> TTest:
-    """Return the interval and the p value of a value by Student's t."""
-    half_width = float(scipy.special.stdtrit(df, 0.975)) * se
+def _t_test(value: float, se: float, df: float, *, level: float) -> TTest:
+    """Return the interval and the p value of a value by Student's t.
+
+    ``level``: confidence of the two-sided interval.
+    """
+    half_width = float(scipy.special.stdtrit(df, 0.5 + level / 2)) * se
     p = 2 * scipy.special.stdtr(df, -abs(value) / se)
     return TTest(low=value - half_width, high=value + half_width, p=float(p))
 
@@ -402,9 +428,10 @@ class Influence(NamedTuple):
 def _influence(design: Design, scores: ArrayLike) -> Influence:
     """Return the AUC averaged over tasks with its components by cluster and side.
 
-    A component is ``(sum of V - rows * AUC) / all rows`` of the cluster on one side of
-    a task. V is the share of the other side that scores below a member, or above a
-    non-member.
+    For a cluster on one side of a task, the component is
+    ``(sum of its V - its rows * AUC) / rows of the whole side``, divided by the number
+    of tasks. The AUC is that of the task. V is the share of the other side that scores
+    below a member, or above a non-member.
     """
     values = _values_of_rows(design, scores)
     _check_two_clusters_a_side(design)
@@ -480,20 +507,21 @@ class Spread(NamedTuple):
 
 def _variance(design: Design, components: np.ndarray) -> Spread:
     """Return the variance of the mean AUC from components ``(C, 2 T)``."""
-    n_clusters = design.clusters_by_side  # (2 T,)
+    clusters_of_side = design.clusters_by_side  # (2 T,)
     products = components.T @ components  # (2 T, 2 T)
 
     # The variance of each side, with its own number of clusters.
-    variances = np.diag(products) * n_clusters / (n_clusters - 1)
+    variances = np.diag(products) * clusters_of_side / (clusters_of_side - 1)
 
     # Covariances of sides come only from clusters with rows on several sides.
     covariances = products.sum() - np.trace(products)
-    n_all = design.n_clusters
-    variance = float(variances.sum() + covariances * n_all / (n_all - 1))
+    n_clusters = design.n_clusters
+    variance = float(variances.sum() + covariances * n_clusters / (n_clusters - 1))
 
-    # Degrees of freedom by Satterthwaite, since sides differ in spread. Without any
-    # spread they are 1, which no caller uses: there is no test then.
-    squares = float(np.sum(variances**2 / (n_clusters - 1)))
+    # Degrees of freedom by Satterthwaite, since sides differ in spread. The formula is
+    # for independent variances: it has no term for the covariances of sides. Without
+    # any spread they are 1, which no caller uses: there is no test then.
+    squares = float(np.sum(variances**2 / (clusters_of_side - 1)))
     df = 1.0
     if squares > 0:
         df = float(variances.sum() ** 2 / squares)

@@ -107,7 +107,7 @@ def roc_replicates(
                 rate = hits / np.maximum(n_members, 1)
                 tpr_total[i, lot] += np.where(lacks_side, np.nan, rate)
 
-    n_tasks = max(len(design.tasks), 1)
+    n_tasks = max(design.n_tasks, 1)
     return RocReplicates(auc=auc_total / n_tasks, tpr=tpr_total / n_tasks)
 
 
