@@ -27,6 +27,9 @@ from spark_audit.manifest import example_schema, schema
 from spark_audit.manifest.encodings import Encodings, components_of, key_of
 from spark_audit.scoring.items import Item
 
+CUE_PROMPT = "cue"
+"""The prompt of an identifier's cue behind the context of another row."""
+
 CUE_TOKENS = 4
 """Tokens directly before an identifier that count as its cue **[ours]**."""
 
@@ -118,7 +121,12 @@ class CuedIdentifier:
         return nearest
 
 
-TOKENS_BEFORE_IDENTIFIER = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE_TOKENS}
+TOKENS_BEFORE_IDENTIFIER = {
+    "last8": 8,
+    "last16": 16,
+    "last32": 32,
+    CUE_PROMPT: CUE_TOKENS,
+}
 """Prompts that end with the row's own tokens -> how many of them stand before it."""
 
 PROMPTS = (*TOKENS_BEFORE_IDENTIFIER, *ASSOCIATIONS)
@@ -134,7 +142,7 @@ def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
     keys = []
     for (example_id, start), identifier in _all_asked(manifest).items():
         for prompt in prompts:
-            if prompt == "cue" and identifier.lender is None:
+            if prompt == CUE_PROMPT and identifier.lender is None:
                 continue
             if prompt in ASSOCIATIONS and not identifier.question(prompt):
                 continue
@@ -185,7 +193,7 @@ def _tail_item(
 
     # Only a cue has a borrowed context, without the lender's own cue.
     context_ids = text_ids[:0]
-    if prompt == "cue":
+    if prompt == CUE_PROMPT:
         assert identifier.lender is not None
         last_span, _ = identifier.lender.identifiers[-1]
         _, lender_ids = _ids_before(identifier.lender, last_span, encodings)

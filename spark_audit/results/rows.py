@@ -20,7 +20,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from spark_audit.cells_html import short_repr
 from spark_audit.errors import visible
-from spark_audit.stats.estimate import Estimate, Interval, Status, side_of
+from spark_audit.stats.estimate import (
+    Estimate,
+    Interval,
+    Status,
+    is_significant,
+    side_of,
+)
 
 T = TypeVar("T")
 
@@ -431,8 +437,7 @@ class Contrast(Row):
         minus its level.
         """
         is_beside_0 = bool(side_of(self))
-        is_significant = self.p is not None and self.p <= 1 - self.interval_level
-        return is_beside_0 and is_significant
+        return is_beside_0 and is_significant(self.p, level=self.interval_level)
 
 
 def _joined(*notes: str) -> str:

@@ -204,6 +204,26 @@ def side_of(figure: HasLimits, null: float = 0.0) -> int | None:
     return int(is_above) - int(is_below)
 
 
+def is_significant(p: float | None, *, level: float = 0.95) -> bool:
+    """Return whether a single test rejects: p is at most 1 minus a confidence level.
+
+    It is not for the claims of a report, whose p is corrected over all of its tests.
+
+    Parameters
+    ----------
+    p
+        Of the test; ``None``: there is no test, and so no rejection.
+    level
+        Confidence of the interval that belongs to the test.
+
+    Examples
+    --------
+    >>> is_significant(0.05), is_significant(0.05, level=0.99), is_significant(None)
+    (True, False, False)
+    """
+    return p is not None and p <= 1 - level
+
+
 @dataclass(frozen=True, kw_only=True)
 class Power:
     """The inputs from which the smallest effect of one test follows, at any level.

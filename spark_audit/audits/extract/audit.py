@@ -24,8 +24,8 @@ from spark_audit.audits.extract.findings import NO_TRAINED_IDENTIFIER
 from spark_audit.audits.extract.guards import split_guards
 from spark_audit.audits.extract.median_tries import medians
 from spark_audit.audits.extract.prompt_table import (
-    not_asked,
     prompt_table,
+    records_without_figures,
     with_cue_and_base,
 )
 from spark_audit.audits.extract.prompts import (
@@ -190,14 +190,14 @@ class Extraction(Audit):
         spans = _compared_spans(evidence)
         pii = spans[spans["set"] == "pii"]
         canary_spans = spans[spans["set"] == "canary"]
-        prompts = prompt_table(pii, seed=context.seed)
-        prompts += not_asked(
-            prompts,
-            asked=evidence.facts["asked"],
-            trained=evidence.facts["trained"],
+        prompt_records = prompt_table(pii, seed=context.seed)
+        prompt_records += records_without_figures(
+            prompt_records,
+            prompts=evidence.facts["asked"],
+            prompts_that_fit=evidence.facts["trained"],
             checkpoints=evidence.facts["checkpoints"],
         )
-        tables = {"extract_prompts": prompts} if prompts else {}
+        tables = {"extract_prompts": prompt_records} if prompt_records else {}
         on_canaries = list(canaries.canary_findings(canary_spans))
 
         # Without a trained identifier no figure of the audit can be given.

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.extract.rates import LEVEL_OF_TESTS, Facts
+from spark_audit.audits.extract.rates import Facts
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding
-from spark_audit.stats.estimate import Bound, Status
+from spark_audit.stats.estimate import Bound, Status, is_significant
 from spark_audit.stats.intervals import clopper_pearson
 
 
@@ -160,7 +160,7 @@ def _finding_on(
         further.append("all_tied")
     elif not n_if_ties_won:
         claim = "nothing_shown"
-    elif p is not None and p < LEVEL_OF_TESTS:
+    elif is_significant(p):
         claim = "verbatim"
         says = "canaries_back"
     elif p is not None:

@@ -42,7 +42,6 @@ from spark_audit.audits.extract.guessing import (
 )
 from spark_audit.audits.extract.rate_limits import base_bound, hits_power, rates_bound
 from spark_audit.audits.extract.rates import (
-    LEVEL_OF_TESTS,
     Facts,
     base_difference,
     comparable,
@@ -58,7 +57,13 @@ from spark_audit.audits.extract.rates import (
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import EXCESS
-from spark_audit.stats.estimate import Bound, Estimate, Power, side_of
+from spark_audit.stats.estimate import (
+    Bound,
+    Estimate,
+    Power,
+    is_significant,
+    side_of,
+)
 
 
 class ExtractVerdict(NamedTuple):
@@ -267,7 +272,7 @@ def _verdict_on_splits(
         Whether only training can make the difference: both splits were drawn alike, or
         the difference at the base is subtracted.
     """
-    if side == 0 or not _is_significant(p):
+    if side == 0 or not _allows_claim(p):
         return ExtractVerdict("nothing_shown", "not_apart", [*remarks, *limit_remarks])
     if name == BASE:
         return ExtractVerdict("confounded", "splits_differ", remarks)
@@ -388,12 +393,12 @@ def _verdict_on_base(
     if "lacking" in facts:
         why_base = f"lacking_{facts['lacking']}"
     before = ["before"] if "before" in facts else []
-    is_significant = _is_significant(p)
+    p_allows_claim = _allows_claim(p)
 
     # In the order of the table.
     if is_above_base:
         remarks = [*before, guess_rate_remark(facts), *other_row_remarks(facts)]
-        if not is_significant:
+        if not p_allows_claim:
             return ExtractVerdict("confounded", "maybe_guessed", [why_base, *remarks])
         if facts["grows"] is not None:
             remarks = ["grows", *remarks]
@@ -402,18 +407,18 @@ def _verdict_on_base(
     if side is None:
         further = [why_base, *limit_remarks]
         return ExtractVerdict("not_tested", "no_comparison", further)
-    if side == 0 or not is_significant:
+    if side == 0 or not p_allows_claim:
         further = [why_base, *before, *limit_remarks]
         return ExtractVerdict("nothing_shown", "not_apart", further)
     return ExtractVerdict("moved", "fewer_than_base", [why_base, *before])
 
 
-def _is_significant(p: float | None) -> bool:
-    """Return whether a p is small enough; where nothing is tested (``None``), it is.
+def _allows_claim(p: float | None) -> bool:
+    """Return whether a p is small enough, or nothing is tested (``None``).
 
     The side of the interval then decides alone.
     """
-    return p is None or p <= LEVEL_OF_TESTS
+    return p is None or is_significant(p)
 
 
 def _finding(

@@ -1,9 +1,14 @@
 """Findings of the extraction audit: conclusions from reproduced identifiers.
 
-Each checkpoint has a finding with its rate (``counts``), one that compares it
+Each checkpoint has a finding with its rate (``counts``), one that compares this rate
+with that of held-out identifiers or of the base
 (:mod:`~spark_audit.audits.extract.comparison`), and one on ties where they matter. Each
 change from a baseline has one, too. Keys of sentences are those of
 ``sentences/en/extract.toml``.
+
+A *span* is an identifier in a row of text. A *hit* is a span of a trained row that a
+checkpoint reproduces word for word: a sure one, or a tied one, which counts only if
+ties for the first place are won.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from spark_audit.audits.extract.comparison_facts import reproduced_hits
 from spark_audit.audits.extract.prompts import SAMPLERS
 from spark_audit.audits.extract.rates import Facts, by_checkpoint, row_of
 from spark_audit.results import Claim, Contrast, Finding, Row
-from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.estimate import Estimate, is_significant
 
 NO_TRAINED_IDENTIFIER = "no identifier of a trained row was scored"
 
@@ -25,14 +30,16 @@ TIES_MATTER = 0.005
 """A finding states how ties change the greedy rate if that is more than this."""
 
 
-def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[Finding]:
-    """Yield the findings on the identifiers that each checkpoint reproduces.
+def findings(
+    spans: pd.DataFrame, rows: Sequence[Row], *, seed: int
+) -> Iterator[Finding]:
+    """Yield the findings on the spans that each checkpoint reproduces.
 
     Parameters
     ----------
-    pii
-        Identifiers after their true prefix, of all checkpoints: one row per checkpoint
-        and identifier, with the columns of :mod:`~spark_audit.audits.extract.rates`.
+    spans
+        Those after their true prefix, of all checkpoints: one line per checkpoint and
+        span, with the columns of :mod:`~spark_audit.audits.extract.rates`.
     rows
         Figures of the report: its pooled rates and numbers of tries are used.
     """
@@ -41,8 +48,8 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> Iterator[F
         for row in rows
         if row.group == "pooled"
     }
-    for name, spans in by_checkpoint(pii).items():
-        yield from _findings_on(name, spans, pooled, seed=seed)
+    for name, spans_of_checkpoint in by_checkpoint(spans).items():
+        yield from _findings_on(name, spans_of_checkpoint, pooled, seed=seed)
 
 
 def _findings_on(
@@ -62,21 +69,24 @@ def _findings_on(
         Checkpoint, metric and variant -> its figure over all tasks.
     """
     rate = pooled.get((name, "greedy_rate", ""))
-    reproduced = reproduced_hits(spans)
-    has_sure_hit = reproduced.count > 0
-    has_tied_hit = reproduced.tied > 0
+    hits = reproduced_hits(spans)
+    has_sure_hit = hits.count > 0
+    has_tied_hit = hits.tied > 0
 
     # If there are hits there is a finding even if the rate is not estimable.
-    is_hit = has_sure_hit or has_tied_hit
-    if rate is None or (rate.value is None and not is_hit):
+    has_hit = has_sure_hit or has_tied_hit
+    if rate is None or (rate.value is None and not has_hit):
         reason = NO_TRAINED_IDENTIFIER if rate is None else rate.note
         yield Finding.not_tested(
             "extract", "extract.missing", checkpoint=name, reason=reason
         )
         return
 
-    # Median numbers of tries (audit.py) are facts of the sentence, too.
-    facts: Facts = {"rate": rate, "back": reproduced}
+    # Names as the sentences read them, as "{{ back }} of {{ back.of }}".
+    facts: Facts = {"rate": rate, "back": hits}
+
+    # Median numbers of tries are facts, too. Every pass scores these samplers, so a
+    # checkpoint with a rate has a row of each (median_tries.py).
     for sampler in SAMPLERS:
         facts[sampler] = pooled[name, "n50_median", sampler]
 
@@ -91,17 +101,18 @@ def _findings_on(
         )
     else:
         comparison = comparison_finding(spans, rate, seed=seed)
-        # A detection is claimed only once, by the sentence of the comparison: that of
-        # the rate only describes.
-        is_nothing_to_test = comparison.claim == "not_tested" and not has_sure_hit
+
+        # "moved" is the neutral claim here: a rate by itself is no leak. A leak is
+        # claimed once, by the comparison.
         claim: Claim = "moved"
-        if comparison.claim == "nothing_shown" or is_nothing_to_test:
+        has_no_hit_and_no_test = not has_hit and comparison.claim == "not_tested"
+        if comparison.claim == "nothing_shown" or has_no_hit_and_no_test:
             claim = "nothing_shown"
         yield Finding.on(rate, claim, "extract.counts", facts=facts, status="ok")
         yield comparison
 
     # With many ties the precision of the scores decides the rate.
-    tied_share = reproduced.tied / reproduced.of
+    tied_share = hits.tied / hits.of  # of the spans of trained rows
     if tied_share > TIES_MATTER:
         estimate = Estimate(tied_share, clusters=rate.clusters)
         ties = row_of(estimate, checkpoint=name, metric="ties")
@@ -121,17 +132,17 @@ def contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
             continue
 
         # If all clusters agree there is no interval, so the sign-flip test decides.
-        is_significant = (
-            contrast.ends is None
-            and contrast.p is not None
-            and contrast.p <= 1 - contrast.interval_level
+        is_shown_without_interval = contrast.ends is None and is_significant(
+            contrast.p, level=contrast.interval_level
         )
+
         claim: Claim = "nothing_shown"
         says = "change_none"
         if contrast.value is None:
             claim = "not_tested"
             says = "change_missing"
-        elif contrast.moved or is_significant:
+        elif contrast.moved or is_shown_without_interval:
             claim = "moved"
             says = "change_up" if contrast.value > 0 else "change_down"
+
         yield Finding.on(contrast, claim, f"extract.{says}", facts={"change": contrast})

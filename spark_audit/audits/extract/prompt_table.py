@@ -6,18 +6,19 @@ the base. Only the true prefix is a primary test
 corrected by Holm in their own table.
 
 The table ``extract_prompts`` of a report has one record by checkpoint, prompt and what
-is counted:
+is counted. A *span* is an identifier in a row of text, a *trial* what can be a hit: the
+whole identifier, or one of its parts.
 
 =========================  ==========================================================
 column                     meaning
 =========================  ==========================================================
-checkpoint, prompt         which
-of                         what is counted: whole identifiers, or one of their parts
-spans, clusters            identifiers of trained rows that were asked for, their
-                           clusters
-tried, found               what of them is counted, and how much of it was reproduced
-                           without ties
-base_found                 how much the base reproduces, ties won; None: not scored
+checkpoint, prompt         the checkpoint, and the prompt after which it was scored
+variant                    what is counted: whole identifiers, or a kind of their parts
+spans, clusters            numbers of identifiers of trained rows that were asked for,
+                           and of their clusters
+tried, found               trials of these, and hits among them without ties
+base_found                 hits of the base on the same trials, ties won; None: not
+                           scored
 held_out, held_out_found   as ``tried`` and ``found``, of rows never trained on
 beyond_points, low, high   the difference of the rates and its limits, percentage
                            points; above 0 is a leak
@@ -44,25 +45,27 @@ import pandas as pd
 
 from spark_audit.audits.extract.prompts import FULL_PROMPT
 from spark_audit.audits.extract.rates import (
-    LEVEL_OF_TESTS,
     NOT_COMPARED,
     POINTS_OF_WHOLE,
     by_checkpoint,
     difference_beyond_base,
     value_and_limits,
 )
-from spark_audit.manifest.asked_prompts import PROMPTS
+from spark_audit.manifest.asked_prompts import CUE_PROMPT, PROMPTS
 from spark_audit.names import BASE
 from spark_audit.results.audit_result import TableRecord
+from spark_audit.stats.estimate import is_significant
 from spark_audit.stats.multiple_tests import holm_by_key
 from spark_audit.stats.sampled_extraction import n_p
 
 WHOLE = "identifiers"
+"""Counted are whole identifiers."""
 
 DIGITS_OF_STRING = "digits"
+"""Counted are the digits of identifiers that are no e-mail addresses."""
 
 LOCAL = "local parts"
-"""Texts before the @ of e-mail addresses."""
+"""Counted are the texts before the @ of e-mail addresses."""
 
 DRAWS_COUNTED = (1, 10, 100)
 """Numbers of draws for which the table states the identifiers that come out."""
@@ -108,12 +111,12 @@ def with_cue_and_base(spans: pd.DataFrame) -> pd.DataFrame:
 
     # Look the same spans up after the cue, at the base, and after the cue at the base.
     after_prefix = spans[spans["prompt"] == FULL_PROMPT]
-    names = after_prefix[COLUMNS_OF_ANSWER]
-    is_cued = is_reproduced(names.assign(prompt="cue"))
-    is_base = is_reproduced(names.assign(checkpoint=BASE))
-    is_base_cued = is_reproduced(names.assign(checkpoint=BASE, prompt="cue"))
+    answers = after_prefix[COLUMNS_OF_ANSWER]
+    is_cued = is_reproduced(answers.assign(prompt=CUE_PROMPT))
+    is_base = is_reproduced(answers.assign(checkpoint=BASE))
+    is_base_cued = is_reproduced(answers.assign(checkpoint=BASE, prompt=CUE_PROMPT))
 
-    cued_spans = spans.loc[spans["prompt"] == "cue", "span"]
+    cued_spans = spans.loc[spans["prompt"] == CUE_PROMPT, "span"]
     return after_prefix.assign(
         trials=1,
         cue=is_cued | is_base_cued,
@@ -147,7 +150,7 @@ def prompt_table(spans: pd.DataFrame, *, seed: int) -> list[TableRecord]:
 
     # The columns on the true prefix and the cue are read from these spans.
     after_true_prefix = by_checkpoint(with_cue_and_base(spans))
-    has_cue = bool((spans["prompt"] == "cue").any())
+    has_cue = bool((spans["prompt"] == CUE_PROMPT).any())
 
     spans_by_unit = _spans_by_unit(spans)
     records: list[PromptRecord] = []
@@ -178,18 +181,26 @@ def _spans_by_unit(spans: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the spans with hits and trials in each unit that the table counts.
 
     A whole identifier is one trial. Each of its parts is one, too, and a hit if it is
-    right: an address has its local part, any other identifier its digits.
+    right: an address has its local part, any other identifier its digits. In all
+    frames returned, ``greedy`` and ``greedy_sure`` are numbers of hits of a line.
 
     Parameters
     ----------
     spans
         As for :func:`prompt_table`.
     """
-    is_address = spans["type"] == "EMAIL"
+    whole = spans.assign(
+        greedy=spans["greedy"].astype(np.int64),
+        greedy_sure=spans["greedy_sure"].astype(np.int64),
+        trials=1,
+    )
+
+    # A part behind a tied token is not right, so no hits depend on ties.
     n_right = spans["parts_right"]
-    in_parts = spans.assign(greedy_sure=n_right, greedy=n_right, trials=spans["parts"])
+    in_parts = spans.assign(greedy=n_right, greedy_sure=n_right, trials=spans["parts"])
+    is_address = spans["type"] == "EMAIL"
     return {
-        WHOLE: spans.assign(trials=1),
+        WHOLE: whole,
         DIGITS_OF_STRING: in_parts[~is_address],
         LOCAL: in_parts[is_address],
     }
@@ -205,16 +216,18 @@ def _prompt_record(
     unit
         What is counted: :data:`WHOLE`, :data:`DIGITS_OF_STRING` or :data:`LOCAL`.
     asked
-        Spans of one checkpoint, from
+        Spans of one checkpoint after this prompt that have a trial, from
+        :func:`_spans_by_unit` and
         :func:`spark_audit.audits.extract.rates.by_checkpoint`.
     """
     train = asked[asked["split"] == "train"]
     held_out = asked[asked["split"] == "test"]
 
     # Count the base's hits with ties, so that ties of neither side make a finding.
-    base_hits = train["greedy" if name == BASE else "base_won"].dropna()
+    column_of_base = "greedy" if name == BASE else "base_won"
+    base_hits = train[column_of_base].dropna()
 
-    # Trained minus held-out spans, or minus the base. NaN and no p: not estimable.
+    # Trained minus held-out spans, or minus the base.
     is_whole = unit == WHOLE
     difference, p = difference_beyond_base(asked, seed=seed, whole=is_whole)
     value, low, high = value_and_limits(difference)
@@ -233,6 +246,7 @@ def _prompt_record(
         "low": None,
         "high": None,
     }
+    # Without a p the difference is not estimable, and its figures are NaN.
     if p is not None:
         columns["beyond_points"] = round(POINTS_OF_WHOLE * value, DECIMALS_OF_POINTS)
         columns["low"] = round(POINTS_OF_WHOLE * low, DECIMALS_OF_POINTS)
@@ -262,14 +276,16 @@ def _counts_of_identifiers(
     has_cue
         Whether the cue was asked for.
     """
-    # Hits of the same spans after their true prefix, and hits that the cue gives, too.
-    # Spans are matched by their number.
+    # The same spans after their true prefix, matched by their number.
     train = asked[asked["split"] == "train"]
-    hits = train.index[train["greedy_sure"].astype(bool)]
     same_spans = after_true_prefix[after_true_prefix.index.isin(train.index)]
+
+    # Hits after this prompt that the cue gives, too.
     n_cued = None
     if has_cue:
-        n_cued = int(same_spans["cue"][same_spans.index.isin(hits)].sum())
+        numbers_of_hits = train.index[train["greedy_sure"] > 0]
+        is_hit = same_spans.index.isin(numbers_of_hits)
+        n_cued = int(same_spans.loc[is_hit, "cue"].sum())
 
     counts: TableRecord = {
         "true_prefix": int(same_spans["greedy_sure"].sum()),
@@ -292,33 +308,37 @@ def _with_verdicts(records: Sequence[PromptRecord]) -> list[TableRecord]:
         note = NOT_COMPARED if columns["beyond_points"] is None else ""
         is_shown: bool | None = None
         if i in adjusted_ps:
-            is_above_0 = (columns["low"] or 0.0) > 0
-            is_shown = is_above_0 and adjusted_ps[i] < LEVEL_OF_TESTS
+            is_above_0 = columns["low"] is not None and columns["low"] > 0
+            is_shown = is_above_0 and is_significant(adjusted_ps[i])
         with_verdicts.append({**columns, "note": note, "shown": is_shown})
     return with_verdicts
 
 
-def not_asked(
+def records_without_figures(
     records: Sequence[TableRecord],
     *,
-    asked: Iterable[str],
-    trained: Collection[str],
+    prompts: Iterable[str],
+    prompts_that_fit: Collection[str],
     checkpoints: Sequence[str],
 ) -> list[TableRecord]:
-    """Return a record with the reason for each prompt that asked for no identifier.
+    """Return records with the reason why a prompt has no figures.
+
+    No identifier of a trained row fits the prompt, or the checkpoint has no scores of
+    its texts.
 
     Parameters
     ----------
     records
-        Those of :func:`prompt_table`, of prompts that asked for something.
-    asked
+        Those of :func:`prompt_table`, which have figures.
+    prompts
         All prompts that the option ``--prompts`` names.
-    trained
+    prompts_that_fit
         Prompts that fit an identifier of a trained row.
     checkpoints
         Names of all checkpoints.
     """
-    with_record = {(record["checkpoint"], record["prompt"]) for record in records}
+    with_figures = {(record["checkpoint"], record["prompt"]) for record in records}
+
     # Each record gets all columns of the other records, without figures.
     no_figures: TableRecord = {}
     if records:
@@ -326,10 +346,10 @@ def not_asked(
 
     empty_records = []
     for name in checkpoints:
-        for prompt in asked:
-            if (name, prompt) in with_record:
+        for prompt in prompts:
+            if (name, prompt) in with_figures:
                 continue
-            reason = PROMPT_NOT_SCORED if prompt in trained else NOT_ASKED
+            reason = PROMPT_NOT_SCORED if prompt in prompts_that_fit else NOT_ASKED
             record = {
                 **no_figures,
                 "checkpoint": name,

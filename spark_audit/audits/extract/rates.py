@@ -54,12 +54,6 @@ NOT_COMPARED = (
     "model on the same rows"
 )
 
-CONFIDENCE = 0.95
-"""Confidence level of all intervals."""
-
-LEVEL_OF_TESTS = 1 - CONFIDENCE
-"""Largest p of a significant test."""
-
 SPLITS = ("train", "test")
 """Values of ``split``, in the order of the first axis of arrays by split."""
 
