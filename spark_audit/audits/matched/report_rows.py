@@ -1,7 +1,8 @@
 """Rows and contrasts of the matched audit, made from estimates.
 
-A row is a figure of one checkpoint, a contrast one of a checkpoint next to its
-baseline. Every file of this folder makes them here, so that audit and unit stand once.
+A row holds a figure of one checkpoint, a contrast the difference of a figure from that
+of the checkpoint's baseline. Every file of this folder makes them here, so that the
+audit's name, and nats as the default unit, are written once.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ def row_of(
     ----------
     variant
         Variant of the metric; empty: the main one.
+    group
+        The spans that the figure is over, as ``type:SSN``; ``pooled``: all of them.
+    unit
+        Unit of all figures of the row; empty: they have none, as shares or ratios.
     no_effect, no_effect_low, no_effect_high
-        Value without an effect, and the range of such values if there is one.
+        Value without an effect, and the range of such values if there is one. Only
+        rows of ``memory`` have a range (``memory.py`` says why). Contrasts have none.
     """
     return Row.of_estimate(
         estimate,
@@ -65,14 +71,20 @@ def contrast_of(
 
     Parameters
     ----------
+    baseline
+        Name of the checkpoint that is subtracted.
     variant
         Variant of the metric; empty: the main one.
+    group
+        As for :func:`row_of`.
     no_effect
         Value without an effect.
     family
-        ``primary``: declared beforehand, and corrected with all contrasts that were.
+        ``primary``: declared beforehand; its p is corrected over all primary contrasts.
     p, p_adjusted
         p of the test by itself, and corrected over its family.
+    note
+        Remark that is added to the note of the estimate.
     """
     return Contrast.of_estimate(
         estimate,
@@ -92,6 +104,15 @@ def contrast_of(
 
 
 def guard_row(metric: str, value: float, clusters: int) -> Row:
-    """Return a figure of the base, in nats, that only a guard shows."""
+    """Return a figure of the base, in nats, that only a guard shows.
+
+    A guard is a check of the setup (:mod:`~spark_audit.audits.matched.guards`). It
+    judges the value alone, so the figure has no interval.
+
+    Parameters
+    ----------
+    clusters
+        Number of clusters that the value is over.
+    """
     estimate = Estimate(float(value), clusters=clusters)
     return row_of(estimate, checkpoint=BASE, metric=metric)
