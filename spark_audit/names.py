@@ -127,6 +127,14 @@ def original_of(name: str) -> str:
     return str(replace(CheckpointName.parse(name), derived=""))
 
 
+def is_untrained(name: str) -> bool:
+    """Return whether a checkpoint is the base, or was derived from it.
+
+    Neither was trained on audited rows.
+    """
+    return original_of(name) == BASE
+
+
 def check_known(name: str, known: Collection[str], *, where: str) -> None:
     """Refuse a name that belongs to no checkpoint; the error names the option.
 

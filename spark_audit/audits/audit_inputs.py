@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from spark_audit.names import BASE
 from spark_audit.scoring.table import Pass, TokenTable
 
 Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
@@ -47,3 +48,11 @@ class Context:
     paper: bool = False
     seed: int = 0
     replicates: int = 9999
+
+    @property
+    def base(self) -> str:
+        """Name of the base among the checkpoints of evidence, if it was scored.
+
+        It was trained on none of the rows, so that no claim is made of it.
+        """
+        return BASE

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from spark_audit.names import BASE, entry_of
+from spark_audit.names import entry_of, is_untrained
 from spark_audit.results import Finding, Row
 from spark_audit.results.findings import ALPHA as ALPHA
 from spark_audit.results.findings import DETECTED, SEVERITY, UNUSABLE
@@ -42,11 +42,14 @@ keeps apart the rows of one figure over sources, over seeds and over both.
 
 
 def family(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the primary tests among findings, without those of the base."""
+    """Return the primary tests among findings.
+
+    Tests of checkpoints that were trained on no row are left out.
+    """
     tests = []
     for finding in findings:
         is_tested = finding.family == "primary" and finding.p is not None
-        if is_tested and finding.checkpoint != BASE:
+        if is_tested and not is_untrained(finding.checkpoint):
             tests.append(finding)
     return tests
 
@@ -59,6 +62,9 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     ``nothing_shown`` and changes its sentences. It keeps its own claim in ``alone``, so
     that it can be corrected again among other findings. Smallest effects and bounds are
     those of Holm's first step among these tests.
+
+    Of other findings, a detection is taken away if its own p shows nothing, or if its
+    checkpoint was trained on no row.
     """
     # Findings have no key, so their identity as objects is the key.
     p_adjusted_of = holm_by_key({id(test): test.p for test in family(findings)})
@@ -73,6 +79,7 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
         else:
             # A finding outside of the family would be one more test.
             n_tests_with_this += 1
+            finding = _claiming_outside(finding)
 
         level = ALPHA / n_tests_with_this  # of Holm's first step
         if finding.power:
@@ -92,6 +99,26 @@ def _claiming(finding: Finding, p_adjusted: float, n_tests: int) -> Finding:
     return finding.model_copy(
         update={"p_adjusted": p_adjusted, "claim": claim, "tests": n_tests}
     )
+
+
+def _claiming_outside(finding: Finding) -> Finding:
+    """Return a finding outside of the family with the claim that it can make."""
+    is_detection = SEVERITY[finding.alone] >= DETECTED
+    if not is_detection:
+        return finding
+
+    # What was trained on no row has learned none.
+    if is_untrained(finding.checkpoint):
+        return finding.model_copy(
+            update={"claim": "nothing_shown", "p_adjusted": None, "tests": 0}
+        )
+
+    p_values = (finding.p, finding.p_adjusted)
+    is_significant = all(p is None or p < ALPHA for p in p_values)
+    claim = finding.alone if is_significant else "nothing_shown"
+    if claim == finding.claim:
+        return finding
+    return finding.model_copy(update={"claim": claim})
 
 
 def _with_smallest_effect(finding: Finding, level: float) -> Finding:

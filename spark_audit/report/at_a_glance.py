@@ -317,6 +317,8 @@ def _gate(all_checkpoint_states: Sequence[CheckpointState]) -> str:
     stopped: list[str] = []
     passed: list[str] = []
     for checkpoint_state in all_checkpoint_states:
+        if not checkpoint_state.is_judged:
+            continue
         if checkpoint_state.ships:
             passed.append(checkpoint_state.name)
         else:

@@ -154,6 +154,11 @@ class CheckpointState:
         return sentences
 
     @property
+    def is_judged(self) -> bool:
+        """Whether ``gate`` without rules judges it: it leaves the base out."""
+        return self.name != BASE
+
+    @property
     def ships(self) -> bool:
         """Whether ``gate`` without rules lets it pass."""
         if self.state == "NOT TESTED":

@@ -467,6 +467,8 @@ def gate(checkpoint_states: Sequence[CheckpointState]) -> str:
     passed = []
     ignores_any = False
     for checkpoint_state in checkpoint_states:
+        if not checkpoint_state.is_judged:
+            continue
         if checkpoint_state.ships:
             passed.append(_passed_name(checkpoint_state))
             ignores_any |= any(

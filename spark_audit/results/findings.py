@@ -20,6 +20,7 @@ from pydantic import Field, PlainSerializer, computed_field, model_validator
 
 from spark_audit import sentences
 from spark_audit.cells_html import facts_html, short_repr
+from spark_audit.names import is_untrained
 from spark_audit.results.rows import (
     Contrast,
     Count,
@@ -331,7 +332,9 @@ class Finding(Rendered, Figure):
         """
         keys = []
         # Say why a finding that is close to a claim makes none.
-        if self.is_lost_to_correction:
+        if self.withdrawn and is_untrained(self.checkpoint):
+            keys.append("ending.untrained")
+        elif self.is_lost_to_correction:
             keys.append("ending.withdrawn")
         if self._excludes_null_uncorrected():
             keys += self._keys_of_excluded_null()
@@ -366,7 +369,8 @@ class Finding(Rendered, Figure):
     @property
     def is_lost_to_correction(self) -> bool:
         """True if it would be a claim as the only test of the report."""
-        return self.withdrawn and self.p is not None and self.p < ALPHA
+        is_corrected = self.withdrawn and self.p_adjusted is not None
+        return is_corrected and self.p is not None and self.p < ALPHA
 
     def _excludes_null_uncorrected(self) -> bool:
         """Return whether the interval excludes the null, but the corrected p does not.
@@ -459,16 +463,15 @@ class Finding(Rendered, Figure):
     def _check_correction(self) -> Finding:
         """Refuse a finding that the correction over a report cannot have made.
 
-        The correction needs the p of each primary detection, and withdraws no other
-        claim.
+        The correction needs the p of each primary detection, and withdraws detections
+        only.
         """
-        is_primary_detection = (
-            self.family == "primary" and SEVERITY[self.alone] >= DETECTED
-        )
+        is_detection = SEVERITY[self.alone] >= DETECTED
+        is_primary_detection = is_detection and self.family == "primary"
         if is_primary_detection and self.p is None:
             raise ValueError("a primary detection has its p")
-        if not is_primary_detection and self.claim != self.alone:
-            raise ValueError("only a primary detection can be taken away")
+        if not is_detection and self.claim != self.alone:
+            raise ValueError("only a detection can be taken away")
         return self
 
     @classmethod

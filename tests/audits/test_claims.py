@@ -95,6 +95,43 @@ def test_the_base_and_what_is_no_primary_test_are_left_out():
     assert findings[1:] == others
 
 
+@pytest.mark.parametrize("name", ["base", "base+relearn", "base+int8"])
+@pytest.mark.parametrize("claim", ["verbatim", "memory", "membership", "betrays"])
+@pytest.mark.parametrize("test", [{"family": "primary", "p": 1e-6}, {}])
+def test_no_leak_is_claimed_of_what_was_trained_on_no_row(name, claim, test):
+    of_base = said("rank", name, claim, "it knows them.", **test)
+    tested = primary(0.04)
+    changed_base, changed = corrected([of_base, tested])
+    assert changed_base.claim == "nothing_shown"
+    assert not changed_base.detected
+    assert changed_base.withdrawn
+    assert "otherwise." in changed_base.sentence
+    assert "knows them" not in changed_base.sentence
+    # It is no test of the report, and is not called one.
+    assert (changed_base.tests, changed_base.p_adjusted) == (0, None)
+    assert changed.p_adjusted == 0.04
+    assert not changed_base.is_lost_to_correction
+    assert corrected([changed_base, changed]) == [changed_base, changed]
+
+
+@pytest.mark.parametrize(
+    ("test", "claim"),
+    [
+        ({"p": 0.084}, "nothing_shown"),
+        ({"p": 0.01, "p_adjusted": 0.06}, "nothing_shown"),
+        ({"p_adjusted": 0.05}, "nothing_shown"),
+        ({"p": 0.049}, "memory"),
+        ({}, "memory"),
+    ],
+)
+def test_a_detection_that_is_no_primary_test_needs_a_p_below_the_level(test, claim):
+    finding = said("rank", "x", "memory", "it knows them.", **test)
+    (changed,) = corrected([finding])
+    assert finding.family == "exploratory"
+    assert (changed.claim, changed.alone) == (claim, "memory")
+    assert changed.detected == (claim == "memory")
+
+
 def test_a_primary_detection_can_be_taken_away():
     with pytest.raises(ValidationError, match="has its p"):
         Finding(**REMEMBERED)

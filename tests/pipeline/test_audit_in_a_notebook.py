@@ -48,6 +48,41 @@ class Attack(Surprise):
         return AuditResult(results=rows, findings=findings)
 '''
 
+CARELESS = """
+import json
+import spark_audit as sa
+
+class Careless(Attack):
+    '''Claims memory of each checkpoint, whatever its test came to.'''
+
+    def conclude(self, evidence, context):
+        rows = super().conclude(evidence, context).results
+        findings = [
+            Finding.on(
+                row,
+                "memory",
+                "attack.memory",
+                facts={"found": row},
+                p=0.001 if row.checkpoint == context.base else P,
+                family=FAMILY,
+            )
+            for row in rows
+        ]
+        return AuditResult(results=rows, findings=findings)
+
+report = sa.audit(
+    {"mine": "mine"}, "m.json", base="base", audits=Careless, output=FAMILY, jobs=1
+)
+print(json.dumps({
+    "states": {one.name: str(one.state) for one in report.states},
+    "claims": {one.checkpoint: one.claim for one in report.findings},
+    "sentences": {one.checkpoint: one.sentence for one in report.findings},
+    "tests": report.settings["primary_tests"],
+    "gate": {one.checkpoint: one.state for one in report.gate()},
+    "line": report.glance.gate,
+}))
+"""
+
 AUDIT = """
 import json
 import spark_audit as sa
@@ -141,6 +176,25 @@ def test_a_class_in_a_notebook_is_an_audit_as_ours_are(folder):
     assert "register" in refused
     assert states == "['LEAKS']"
     assert "attack" not in findings
+
+
+@pytest.mark.parametrize(("family", "tests"), [("primary", 1), ("exploratory", 0)])
+def test_an_audit_that_claims_memory_whatever_its_test_says_is_not_believed(
+    folder, family, tests
+):
+    settings = f"FAMILY, P = {family!r}, 0.084"
+    program = "\n".join([SURPRISE, ATTACK, settings, CARELESS])
+    facts = json.loads(printed(program, folder)[-1])
+
+    # The base was trained on nothing, however small its p is.
+    assert facts["claims"] == {"base": "nothing_shown", "mine": "nothing_shown"}
+    assert facts["states"] == {"mine": "NO LEAK FOUND"}
+    assert "is not shown" in facts["sentences"]["base"]
+    assert facts["tests"] == tests
+    # The first screen says of the gate what the gate says.
+    assert facts["gate"] == {"base": "left_out", "mine": "ok"}
+    assert "mine" in facts["line"]
+    assert "base" not in facts["line"]
 
 
 @pytest.mark.parametrize("name", ["", "Mia", "../x", "a.b", "all", "membership", "mia"])

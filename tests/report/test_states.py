@@ -414,6 +414,8 @@ def first_pages(given: Report) -> list[str]:
 def test_a_base_that_gives_something_away_is_told_of_too():
     states_found = checkpoint_states(report(finding("extract", "base", "verbatim")))
     assert [state.name for state in states_found] == ["base", "a", "b"]
+    # The gate judges no base, and so says the first screen.
+    assert "base" not in gate(states_found)
 
 
 def test_the_gate_of_no_rules_agrees():
