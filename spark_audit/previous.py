@@ -52,7 +52,8 @@ def keeping_previous(outputs: Sequence[Path]) -> Iterator[None]:
 
         for output, link in link_by_output.items():
             if output.is_file() and sha256_file(output) != sha256_file(link):
-                _keep(output, link)
+                kept_file = _keep(output, link)
+                say(f"{output} held something else, which is kept as {kept_file}")
     finally:
         # A link that was kept has been renamed.
         for link in link_by_output.values():
@@ -78,8 +79,8 @@ def _link_to(path: Path) -> Path:
     return link
 
 
-def _keep(output: Path, link: Path) -> None:
-    """Move the second name of a replaced file into the folder for previous files.
+def _keep(output: Path, link: Path) -> Path:
+    """Move a second name of a file into the folder for previous files; return its path.
 
     Raises
     ------
@@ -95,7 +96,22 @@ def _keep(output: Path, link: Path) -> None:
         os.replace(link, kept_file)
     except OSError as error:
         raise cannot_write(kept_file, error) from error
-    say(f"{output} held something else, which is kept as {kept_file}")
+    return kept_file
+
+
+def set_aside(path: Path) -> None:
+    """Move a file that its folder no longer needs into the folder for previous files.
+
+    Anything else than a file is left where it is, and so is a link to nothing.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be moved.
+    """
+    if path.is_file():
+        kept_file = _keep(path, path)
+        say(f"{path} is no part of the new report: it is kept as {kept_file}")
 
 
 def unused(path: Path) -> Path:

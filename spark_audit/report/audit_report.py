@@ -30,6 +30,7 @@ from spark_audit.report.figures.report_figure import ReportFigure
 from spark_audit.report.frames import report_frame
 from spark_audit.report.gate.judge import RuleOutcome, check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
+from spark_audit.report.kept import keep_if_replaced
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers.pages import notebook_html
 from spark_audit.results import Report
@@ -168,6 +169,9 @@ class AuditReport(Report):
     ) -> list[Path]:
         """Write it to a folder, as :func:`spark_audit.report.folder.write_report` does.
 
+        A report about something else that the folder holds is kept in a dated folder
+        beside it.
+
         Parameters
         ----------
         formats
@@ -178,6 +182,11 @@ class AuditReport(Report):
         """
         if isinstance(formats, str):
             formats = [formats]
+        report_folder.check_formats(formats)
+        if not formats or "json" in formats:
+            keep_if_replaced(
+                Path(folder), report_folder.previous_report(Path(folder)), self
+            )
         return report_folder.write_report(
             self,
             Path(folder),

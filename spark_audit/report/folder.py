@@ -1,7 +1,7 @@
 """A report's folder: all other files are rendered from ``report.json``.
 
-:func:`write_report` names the files it wrote in ``report.json``, and deletes those that
-another report named.
+:func:`write_report` names the files it wrote in ``report.json``. It writes all formats
+of an earlier report again, and sets aside files that the new one does not have.
 
 A further format is a function in ``writers/`` and an item of :data:`WRITERS`, and of
 :data:`FORMATS_ON_REQUEST` if it is only written where it is named. A writer gets the
@@ -11,7 +11,7 @@ shared report, not the exact one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -31,10 +31,11 @@ from spark_audit.files import (
     write_bytes,
 )
 from spark_audit.manifest.schema import Manifest
-from spark_audit.previous import keeping_previous
+from spark_audit.previous import keeping_previous, set_aside
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing, figure_files
 from spark_audit.report.figures_line import with_figures
+from spark_audit.report.kept import subject_that_changed
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import dossier, latex, markdown, pages, table_files
 from spark_audit.report.writers.writer import File, WriterInput
@@ -233,13 +234,18 @@ def write_report(
     ``report.json`` holds the exact figures. All other files hold the shared report,
     since a comparison of two files could otherwise undo the rounding.
 
-    ``report.json`` names the files next to it. Files that would contradict it are
-    deleted:
+    ``report.json`` names the files next to it, and none of them may contradict it:
 
-    - Of another report in the folder, every file that it names and that was not written
-      again.
-    - Of the same report, which is only rendered again, only such files of the given
-      formats, and those of a format that this version no longer has.
+    - Of the same report, which is only rendered again, the files of other formats stay.
+      Deleted are only old files of the given formats, and those of a format that this
+      version no longer has.
+    - Of an earlier report on the same subject, all formats are written again. A file
+      that the new report does not have is moved to ``previous/``.
+    - Of a report about something else, every file that was not written again is
+      deleted: the caller has kept it whole (``kept.keep_if_replaced``).
+
+    If ``json`` is not among the formats, another report in the folder stays, and files
+    of it that are replaced are kept in ``previous/``.
 
     Parameters
     ----------
@@ -266,9 +272,16 @@ def write_report(
     if shared is None:
         shared = disclosed(report)
     if previous is None:
-        previous = _previous_report(folder)
+        previous = previous_report(folder)
     usual_formats = [name for name in WRITERS if name not in FORMATS_ON_REQUEST]
     requested = list(dict.fromkeys(formats or usual_formats))
+    is_same_report = previous is not None and _is_same_report(report, previous)
+    is_update = (
+        "json" in requested
+        and not is_same_report
+        and previous is not None
+        and not subject_that_changed(previous, report)
+    )
 
     # Drawing takes longest, so the page and the files share the drawings.
     @cache
@@ -277,13 +290,28 @@ def write_report(
 
     prepared = PreparedReport(shared)
     writer_input = WriterInput(drawn=drawn, manifest=manifest, show_text=show_text)
+    # A report does not name its own file. Without the format json, files of another
+    # report are not replaced by this one's.
+    replaceable = {REPORT_FILE}
+    if "json" in requested or is_same_report:
+        replaceable |= _all_files(previous)
+
     paths_by_format = {}
     for name in requested:
         if name != "json":
             files = list(WRITERS[name](prepared, folder, writer_input))
             paths_by_format[name] = _write_keeping_files_of_user(
-                files, folder, previous
+                files, folder, previous, replaceable
             )
+    if is_update:
+        for name in _further_formats(previous, requested):
+            # Nobody asked for it now, so what it lacks is no error: the files of the
+            # earlier report are set aside.
+            with suppress(InputError, OutputError):
+                files = list(WRITERS[name](prepared, folder, writer_input))
+                paths_by_format[name] = _write_keeping_files_of_user(
+                    files, folder, previous, replaceable
+                )
     written = [path for paths in paths_by_format.values() for path in paths]
 
     # Without the format json, the report in the folder stays and names the new files.
@@ -293,12 +321,12 @@ def write_report(
     updated_report = _updated_report(
         report_of_folder, previous, paths_by_format, folder
     )
-    _delete_unnamed_files(updated_report, previous, folder)
+    _remove_unnamed_files(updated_report, previous, folder, is_needed=is_update)
 
     # report.json marks the folder as finished, so it is written last.
     if "json" in requested or updated_report != previous:
         files = list(_json(PreparedReport(updated_report), folder, writer_input))
-        json_paths = _write_keeping_files_of_user(files, folder, previous)
+        json_paths = write_files(files, folder)
         if "json" in requested:
             written += json_paths
     return written
@@ -321,28 +349,45 @@ def write_files(files: Iterable[File], folder: Path) -> list[Path]:
     return written
 
 
+def _further_formats(
+    previous: Report | None, requested: Sequence[str]
+) -> Iterator[str]:
+    """Yield the formats of the previous report that are not requested now."""
+    if previous is None:
+        return
+    for name in WRITERS:
+        if name in previous.files and name not in requested:
+            yield name
+
+
 def _write_keeping_files_of_user(
-    files: Sequence[File], folder: Path, previous: Report | None
+    files: Sequence[File],
+    folder: Path,
+    previous: Report | None,
+    replaceable: Set[str],
 ) -> list[Path]:
     """Write files of one format; return the paths.
 
-    An existing file that the previous report does not name is the user's, and is kept
-    under another name. Without a previous report the owner of files is unknown, and
-    they are replaced.
+    An existing file that may not be replaced is the user's, or another report's, and is
+    kept under another name. Without a previous report the owner of files is unknown,
+    and they are replaced.
+
+    Parameters
+    ----------
+    replaceable
+        Names of files that are replaced without being kept.
     """
     if previous is None:
         return write_files(files, folder)
 
-    # A report does not name its own file.
-    named_files = {REPORT_FILE, *_all_files(previous)}
-    paths_of_user = [
-        folder / file.name for file in files if file.name not in named_files
+    paths_to_keep = [
+        folder / file.name for file in files if file.name not in replaceable
     ]
-    with keeping_previous(paths_of_user):
+    with keeping_previous(paths_to_keep):
         return write_files(files, folder)
 
 
-def _previous_report(folder: Path) -> Report | None:
+def previous_report(folder: Path) -> Report | None:
     """Return the report in a folder that is written to; None if it cannot be read."""
     check_links(folder, *REPORT_FOLDERS)
     if not os.path.lexists(folder / REPORT_FILE):
@@ -416,17 +461,26 @@ def _is_same_report(report: Report, previous: Report) -> bool:
     return report.model_copy(update={"files": previous.files}) == previous
 
 
-def _delete_unnamed_files(
-    report: Report, previous: Report | None, folder: Path
+def _remove_unnamed_files(
+    report: Report, previous: Report | None, folder: Path, *, is_needed: bool
 ) -> None:
-    """Delete files that the previous report names and this one does not.
+    """Remove files that the previous report names and this one does not.
 
     Files that neither of them names are the user's.
+
+    Parameters
+    ----------
+    is_needed
+        Whether nothing else holds what is in them: they are moved to ``previous/``, not
+        deleted.
     """
-    for name in _all_files(previous) - _all_files(report):
-        # The file may be gone, or may not be deletable.
-        with suppress(OSError):
-            (folder / name).unlink()
+    for name in sorted(_all_files(previous) - _all_files(report)):
+        # The file may be gone, or the folder may not let it go.
+        with suppress(OSError, OutputError):
+            if is_needed:
+                set_aside(folder / name)
+            else:
+                (folder / name).unlink()
 
 
 def _with_existing_files(report: Report, folder: Path) -> Report:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from named import examples
 
+import spark_audit as sa
 from spark_audit.audits import Matched
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
@@ -94,6 +95,56 @@ def test_other_audits_of_other_weights_are_no_part_of_the_new_report(request_of)
     report = run(request_of("again", audits=("nll",))).report
 
     assert {row.audit for row in report.results} == {"nll"}
+    (kept_folder,) = kept_folders(folder)
+    assert report_files(kept_folder) == before
+
+
+@pytest.mark.parametrize("by", ["python", "command line"])
+def test_one_more_format_keeps_the_files_of_the_others(
+    by, workshop, tiny_base, tmp_path
+):
+    """The dossier is added to the folder, as the report advises."""
+    folder = tmp_path / "report"
+
+    def audit(*formats: str) -> None:
+        if by == "python":
+            sa.audit(
+                {"ours": workshop / "first"},
+                workshop / "m.json",
+                base=str(tiny_base),
+                audits=["nll"],
+                output=folder,
+                formats=formats,
+                progress=False,
+            )
+            return
+        command = ["nll", "--ckpt", f"ours={workshop / 'first'}", "-o", str(folder)]
+        command += ["--manifest", str(workshop / "m.json"), "--base", str(tiny_base)]
+        command += [f"--format={','.join(formats)}"] if formats else []
+        assert command_line(command) == 0
+
+    audit()
+    usual_formats = {*sa.read_report(folder).files} - {"scores"}
+    names = {*report_files(folder)}
+    assert {"report.html", "report.md"} <= names
+
+    audit("dossier")
+
+    assert {*sa.read_report(folder).files} - {"scores"} == {*usual_formats, "dossier"}
+    assert {*report_files(folder)} == names | {"dossier.html"}
+    # Every page is one of the report in the folder, and nothing was set aside.
+    assert [wrong for _, wrong in verify(folder) if wrong] == []
+    assert not list(folder.rglob("previous"))
+    assert kept_folders(folder) == []
+
+
+def test_a_report_that_is_saved_over_another_one_keeps_it_whole(request_of, tmp_path):
+    folder = run(request_of("first", formats=("md", "dossier"))).folder
+    before = report_files(folder)
+    other_folder = run(request_of("again", output=tmp_path / "other")).folder
+
+    sa.read_report(other_folder).save(folder)
+
     (kept_folder,) = kept_folders(folder)
     assert report_files(kept_folder) == before
 

@@ -166,23 +166,55 @@ def test_no_link_leads_out_of_the_folder(name, report, tmp_path):
     assert (folder / "tables" / "results.csv").is_file()
 
 
-def test_what_an_earlier_report_named_goes_and_nothing_else(report, tmp_path):
+def test_formats_of_an_earlier_report_are_written_again(report, tmp_path):
     tables = tmp_path / "tables"
     report_of_more = report.model_copy(update={"tables": {"further": [{"a": 1}]}})
     write_report(report_of_more, tmp_path, formats=["csv", "latex", "md", "json"])
-    assert (tables / "further.csv").exists()
+    further = (tables / "further.csv").read_bytes()
     for name in ("mine.csv", "mine.tex"):
         (tables / name).write_text("kept")
+
     # The same report again, in one format: the others still tell of it.
     write_report(report_of_more, tmp_path, formats=["md"])
     assert (tables / "further.csv").exists()
     assert (tmp_path / "report.md").exists()
+
+    # Another report on the same: no format goes, and no table is lost.
     write_report(report, tmp_path, formats=["csv", "json"])
-    assert {path.name for path in tables.iterdir()} == {
-        *("results.csv", "contrasts.csv", "guards.csv", "balance.csv"),
-        *("mine.csv", "mine.tex"),
+    assert {path.name for path in tables.glob("*.csv")} == {
+        *("results.csv", "contrasts.csv", "guards.csv", "balance.csv", "mine.csv")
     }
-    assert not (tmp_path / "report.md").exists()
+    assert (tables / "mine.tex").read_text() == "kept"
+    kept = {path.name[:8]: path for path in (tables / "previous").iterdir()}
+    assert kept["further-"].read_bytes() == further
+    written_again = read_report(tmp_path).files
+    assert {"csv", "latex", "md"} == {*written_again}
+    write_report(report, tmp_path / "fresh", formats=["json", "md"])
+    fresh = (tmp_path / "fresh" / "report.md").read_bytes()
+    assert (tmp_path / "report.md").read_bytes() == fresh
+
+
+def test_files_of_a_report_about_something_else_go(report, tmp_path):
+    other = report.model_copy(update={"settings": {"seed": 1}})
+    write_report(report, tmp_path, formats=["csv", "md", "json"])
+    (tmp_path / "mine.md").write_text("kept")
+    again = report.model_copy(update={"settings": {"seed": 2}})
+    write_report(other, tmp_path / "new", formats=["csv", "md", "json"])
+    write_report(again, tmp_path / "new", formats=["csv", "json"])
+    assert not (tmp_path / "new" / "report.md").exists()
+    assert (tmp_path / "mine.md").read_text() == "kept"
+
+
+def test_pages_beside_another_report_keep_those_of_it(report, tmp_path):
+    other = report.model_copy(update={"caveats": ["Something else."]})
+    write_report(report, tmp_path, formats=["json", "md"])
+    page = (tmp_path / "report.md").read_bytes()
+
+    write_report(other, tmp_path, formats=["md"])
+
+    (kept,) = (tmp_path / "previous").iterdir()
+    assert kept.read_bytes() == page
+    assert (tmp_path / "report.md").read_bytes() != page
 
 
 @pytest.mark.parametrize(
