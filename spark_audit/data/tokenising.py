@@ -13,10 +13,11 @@ from spark_audit.errors import InputError, is_rust_panic
 T = TypeVar("T")
 
 BASE_SECONDS = 120.0
-"""Time that every call may take; its texts add a second for each
+"""Seconds that every call may take; its texts add a second for each
 :data:`CHARACTERS_A_SECOND`."""
+
 CHARACTERS_A_SECOND = 10_000
-"""Even a slow tokenizer reads 100 times as many per second."""
+"""A hundredth of what even a slow tokenizer reads."""
 
 ONIGURUMA_GAVE_UP = "retry-limit"
 """Part of the error of Oniguruma, the pattern library of tokenizers, when a search has
@@ -32,20 +33,24 @@ def tokenising(tokenizer: Tokenizer) -> Iterator[None]:
     are used together::
 
         with tokenising(tokenizer):
-            output = in_time(call, texts, tokenizer)
+            encodings = in_time(lambda: tokenizer(texts), texts, tokenizer)
 
     Raises
     ------
     InputError
-        If the library fails, or gives up the search for a pattern by itself.
+        If the library fails, or gives up the search for a pattern by itself. The
+        ``InputError`` of :func:`in_time` passes unchanged, because its class is not
+        plain ``Exception``.
     """
     try:
         yield
     except BaseException as error:
-        # tokenizers raises plain Exception or a Rust panic; an error of a narrower
-        # class comes from elsewhere.
-        if type(error) is not Exception and not is_rust_panic(error):
+        # The library tokenizers raises plain Exception or a Rust panic; an error of a
+        # narrower class comes from elsewhere.
+        is_of_library = type(error) is Exception or is_rust_panic(error)
+        if not is_of_library:
             raise
+
         if ONIGURUMA_GAVE_UP in str(error):
             raise _endless_pattern(tokenizer) from None
         raise InputError(
@@ -73,22 +78,24 @@ def in_time(call: Callable[[], T], texts: Sequence[str], tokenizer: Tokenizer) -
     Raises
     ------
     InputError
-        If the call takes longer than the deadline.
+        If the call takes longer than :data:`BASE_SECONDS` and the time of its texts.
     """
-    # The thread fills one of these lists, unless the time ends before it does.
+    # The thread puts one entry into one of these lists, unless the time ends first.
     values: list[T] = []
     errors: list[BaseException] = []
 
-    def work() -> None:
+    def call_and_keep() -> None:
         try:
             values.append(call())
         except BaseException as error:
             errors.append(error)
 
     n_characters = sum(len(text) for text in texts)
-    thread = threading.Thread(target=work, daemon=True)
+    deadline = BASE_SECONDS + n_characters / CHARACTERS_A_SECOND  # seconds
+    thread = threading.Thread(target=call_and_keep, daemon=True)
     thread.start()
-    thread.join(BASE_SECONDS + n_characters / CHARACTERS_A_SECOND)
+    thread.join(deadline)
+
     if errors:
         raise errors[0]
     if not values:
