@@ -28,7 +28,7 @@ from spark_audit.terminal.console import keep_apart
 from spark_audit.terminal.flags import pairs
 
 if TYPE_CHECKING:
-    from spark_audit.data.annotation import Annotated as AnnotatedRows
+    from spark_audit.data.annotation import AnnotationResult
 
 DATA_FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 """Values of --format."""
@@ -308,7 +308,7 @@ def annotate(
     in_wording
         Annotate what most rows of a task share, too: it may be one person's.
     """
-    from spark_audit.data.annotation import annotated
+    from spark_audit.data.annotation import annotate_and_count
     from spark_audit.data.pii import NAMES_MISSED, detector_of
 
     pattern_by_type = pairs(
@@ -320,7 +320,7 @@ def annotate(
     _check_file(output, files)
 
     examples = read_examples(*files)
-    annotation = annotated(
+    annotation = annotate_and_count(
         examples, detector=detector, patterns=pattern_by_type, in_wording=in_wording
     )
     with keeping_previous([output]):
@@ -355,15 +355,14 @@ def _show_identifiers_by_type(examples: Sequence[Example], *, as_json: bool) -> 
 
 
 def _say_what_was_left_out(
-    annotation: AnnotatedRows, *, in_wording: bool, pattern_types: Collection[str]
+    annotation: AnnotationResult, *, in_wording: bool, pattern_types: Collection[str]
 ) -> None:
     """Report what looks like an identifier and was not annotated, and what to do.
 
     Parameters
     ----------
     in_wording
-        Whether the user asked for identifiers in fixed wording (--in-wording). The
-        field ``annotation.in_wording`` is their number.
+        Whether the user asked for identifiers in fixed wording (--in-wording).
     pattern_types
         Types that the user gave with --pattern.
     """
@@ -371,7 +370,7 @@ def _say_what_was_left_out(
 
     for note in wording_notes(annotation):
         say(note)
-    if annotation.in_wording and not in_wording:
+    if annotation.n_in_wording and not in_wording:
         say(
             "what stands in fixed wording is taken for nobody's, such as the address "
             "of a help desk, and is not annotated; one person's looks the same: if it "
@@ -379,10 +378,10 @@ def _say_what_was_left_out(
         )
     for note in annotation.notes:
         say(note)
-    if annotation.unknown_codes:
+    if annotation.n_unknown_codes:
         _say_unknown_codes(
-            annotation.unknown_codes,
-            annotation.code_rows,
+            annotation.n_unknown_codes,
+            annotation.n_code_rows,
             pattern_types=pattern_types,
         )
 

@@ -1,7 +1,7 @@
 """Annotate rows with the identifiers that a detector finds, without fixed wording.
 
-Users call :func:`annotate`; the command ``data annotate`` calls :func:`annotated`,
-which also counts. A further detector belongs in ``pii.py``.
+Users call :func:`annotate`; the command ``data annotate`` calls
+:func:`annotate_and_count`. A further detector belongs in ``pii.py``.
 """
 
 from __future__ import annotations
@@ -18,40 +18,50 @@ from spark_audit.data.pii import detector_of, resolved
 from spark_audit.data.task_wording import task_wordings
 
 _CODE_PATTERN = re.compile(
-    r"(?<!&#)(?<![\w.,$€£+/-])(?!\d{4}(?:-\d\d){1,2}(?![\w-]))(?!\d{1,4}-\d{1,4}(?![\w-]))"
-    r"(?=(?:[A-Z-]*\d){5})[A-Z0-9][A-Z0-9-]{5,40}(?![\w%-]|[.,]\d)"
+    r"""
+    (?<!&\#)                           # not the number of an HTML character: &#1234567;
+    (?<![\w.,$€£+/-])                  # not the rest of a word, number, amount or path
+    (?!\d{4}(?:-\d\d){1,2}(?![\w-]))   # not a date: 2024-05-17 or 2024-05
+    (?!\d{1,4}-\d{1,4}(?![\w-]))       # not a range or a score: 1990-2000
+    (?=(?:[A-Z-]*\d){5})               # at least five digits
+    [A-Z0-9][A-Z0-9-]{5,40}            # 6 to 41 capitals, digits and hyphens
+    (?![\w%-]|[.,]\d)                  # not the beginning of a word, number or per cent
+    """,
+    re.VERBOSE,
 )
-"""A code that may be an order number or a customer number; no date, score or range."""
+"""A code that may be an order number or a customer number, such as ``AB-12345``.
+
+It is no date, score or range, and no amount, such as ``$1234567``."""
 
 
 @dataclass(frozen=True)
-class Annotated:
+class AnnotationResult:
     """Rows with the identifiers found in them, and counts of what was not annotated.
 
     Attributes
     ----------
     examples
         The annotated rows, in the order given.
-    in_wording, wording_rows
+    n_in_wording, n_wording_rows
         Number of detected identifiers that stand wholly in fixed wording, and of the
         rows that hold them. They are annotated only on request.
     wording_types
-        Task -> type -> number of rows with such an identifier.
+        Task -> type -> number of rows with such an identifier in fixed wording.
     task_rows
         Number of rows of each task.
-    unknown_codes, code_rows
+    n_unknown_codes, n_code_rows
         Number of codes without a known form, and of the rows that hold them.
     notes
         Which tasks have rows without the fixed wording.
     """
 
     examples: list[Example]
-    in_wording: int
-    wording_rows: int
+    n_in_wording: int
+    n_wording_rows: int
     wording_types: dict[str, Counter[str]]
     task_rows: Counter[str]
-    unknown_codes: int
-    code_rows: int
+    n_unknown_codes: int
+    n_code_rows: int
     notes: list[str]
 
 
@@ -94,64 +104,73 @@ def annotate(
     >>> [span.type for span in sa.annotate([row])[0].spans]
     ['EMAIL']
     """
-    return annotated(
+    result = annotate_and_count(
         examples, detector=detector, patterns=patterns, in_wording=in_wording
-    ).examples
+    )
+    return result.examples
 
 
-def annotated(
+def annotate_and_count(
     examples: Sequence[Example],
     *,
     detector: str = "rules",
     patterns: Mapping[str, str] | None = None,
     in_wording: bool = False,
-) -> Annotated:
+) -> AnnotationResult:
     """Annotate examples as :func:`annotate` does, and count what is left out."""
     find = detector_of(detector, patterns)
-    detected = []
-    for row in examples:
+    rows_with_spans = []
+    for given_row in examples:
         # The row's own spans win over detected ones.
-        spans = resolved([*row.spans, *find(row.text)])
-        detected.append(replace(row, spans=tuple(spans)))
+        spans = resolved([*given_row.spans, *find(given_row.text)])
+        rows_with_spans.append(replace(given_row, spans=tuple(spans)))
 
     # Fixed wording ends before an identifier, so the search for it needs the detected
     # identifiers.
-    wording = task_wordings(detected)
+    wording_by_task = task_wordings(rows_with_spans)
 
-    rows = []
+    annotated_rows = []
     n_in_wording = 0
     n_wording_rows = 0
-    n_codes = 0
-    n_code_rows = 0
     wording_types: dict[str, Counter[str]] = defaultdict(Counter)
-    for given_row, row in zip(examples, detected, strict=True):
-        fixed_ranges = merged(template_ranges(row, wording))
-        detected_in_wording = _detected_in(fixed_ranges, given_row, row)
-        if detected_in_wording:
-            n_in_wording += len(detected_in_wording)
+    n_codes_by_row = []
+    for given_row, row in zip(examples, rows_with_spans, strict=True):
+        # [(start, end), ...], characters
+        fixed_ranges = merged(template_ranges(row, wording_by_task))
+        spans_in_wording = _detected_in(fixed_ranges, given_row, row)
+        if spans_in_wording:
+            n_in_wording += len(spans_in_wording)
             n_wording_rows += 1
-            types = {span.type for span in detected_in_wording}
+            types = {span.type for span in spans_in_wording}
             wording_types[row.task].update(types)
 
         if not in_wording:
-            spans = [span for span in row.spans if span not in detected_in_wording]
+            spans = [span for span in row.spans if span not in spans_in_wording]
             row = replace(row, spans=tuple(spans))
-        rows.append(row)
+        annotated_rows.append(row)
+        n_codes_by_row.append(_count_unknown_codes(row, fixed_ranges))
 
-        n_codes_of_row = _count_unknown_codes(row, fixed_ranges)
-        n_codes += n_codes_of_row
-        n_code_rows += n_codes_of_row > 0
-
-    return Annotated(
-        examples=rows,
-        in_wording=n_in_wording,
-        wording_rows=n_wording_rows,
+    return AnnotationResult(
+        examples=annotated_rows,
+        n_in_wording=n_in_wording,
+        n_wording_rows=n_wording_rows,
         wording_types=dict(wording_types),
-        task_rows=Counter(row.task for row in rows),
-        unknown_codes=n_codes,
-        code_rows=n_code_rows,
-        notes=lack_notes(detected, wording),
+        task_rows=Counter(row.task for row in annotated_rows),
+        n_unknown_codes=sum(n_codes_by_row),
+        n_code_rows=sum(n_codes > 0 for n_codes in n_codes_by_row),
+        notes=lack_notes(rows_with_spans, wording_by_task),
     )
+
+
+def wording_notes(result: AnnotationResult) -> Iterator[str]:
+    """Yield a note per task on identifiers in its fixed wording, by type and rows."""
+    for task, rows_by_type in sorted(result.wording_types.items()):
+        n_rows = result.task_rows[task]
+        counts = ", ".join(
+            f"{type_name} in {n_rows_of_type} of {n_rows} rows"
+            for type_name, n_rows_of_type in sorted(rows_by_type.items())
+        )
+        yield f"task {task}: {counts} in the fixed wording that most rows share"
 
 
 def _detected_in(
@@ -161,6 +180,8 @@ def _detected_in(
 
     Parameters
     ----------
+    ranges
+        Ranges ``(start, end)`` of characters.
     given_row, row
         The row before and after the detection. Spans that it had before are left out.
     """
@@ -169,17 +190,6 @@ def _detected_in(
         for span in row.spans
         if span not in given_row.spans and _is_inside(span, ranges)
     ]
-
-
-def wording_notes(result: Annotated) -> Iterator[str]:
-    """Yield a note per task on identifiers in its fixed wording, by type and rows."""
-    for task, rows_by_type in sorted(result.wording_types.items()):
-        n_rows = result.task_rows[task]
-        counts = ", ".join(
-            f"{type} in {n} of {n_rows} rows"
-            for type, n in sorted(rows_by_type.items())
-        )
-        yield f"task {task}: {counts} in the fixed wording that most rows share"
 
 
 def _count_unknown_codes(row: Example, fixed_ranges: Iterable[tuple[int, int]]) -> int:
@@ -193,7 +203,8 @@ def _count_unknown_codes(row: Example, fixed_ranges: Iterable[tuple[int, int]]) 
         is_known = any(
             start < code_end and code_start < end for start, end in known_ranges
         )
-        n_unknown += not is_known
+        if not is_known:
+            n_unknown += 1
     return n_unknown
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from spark_audit.data import fixed_wording, task_wording
-from spark_audit.data.annotation import annotated
+from spark_audit.data.annotation import annotate_and_count
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.fixed_wording import lack_notes, merged, template_ranges
 from spark_audit.data.task_wording import task_wordings
@@ -28,7 +28,7 @@ def prompts(*texts, task="t"):
 
 def found(texts, **options):
     """The annotated strings of each row."""
-    rows = annotated(prompts(*texts), **options).examples
+    rows = annotate_and_count(prompts(*texts), **options).examples
     return [[row.text[s.start : s.end] for s in row.spans] for row in rows]
 
 
@@ -103,11 +103,11 @@ DESK = "Help desk: help@shop.example\nText: "
 def test_rows_without_the_wording_change_nothing_for_the_others(n_lacking):
     texts = [f"{DESK}case {i} of ann{i}@post.test\nQ:" for i in range(49 - n_lacking)]
     texts += [f"note {i} by bob{i}@post.test" for i in range(n_lacking)]
-    result = annotated(prompts(*texts))
+    result = annotate_and_count(prompts(*texts))
     strings = [row.text[s.start : s.end] for row in result.examples for s in row.spans]
     assert len(strings) == 49
     assert "help@shop.example" not in strings
-    assert result.in_wording == result.wording_rows == 49 - n_lacking
+    assert result.n_in_wording == result.n_wording_rows == 49 - n_lacking
     assert len(result.notes) == (n_lacking > 0)
     if n_lacking:
         assert f"{n_lacking} of 49 rows lack" in result.notes[0]
@@ -213,7 +213,7 @@ def test_identifiers_that_begin_or_end_alike_are_annotated_whole(case):
 def test_an_identifier_that_begins_in_given_fixed_wording_is_annotated():
     (row,) = prompts("Text: +1 212 555 1926 is late.")
     row = replace(row, template=((0, 17),))
-    (row,) = annotated([row]).examples
+    (row,) = annotate_and_count([row]).examples
     assert [row.text[s.start : s.end] for s in row.spans] == ["+1 212 555 1926"]
     assert template_ranges(row, {}) == ((0, 6),)
 
@@ -226,10 +226,10 @@ def test_no_wording_ends_in_a_span_that_was_given():
 
 def test_what_all_rows_hold_whole_is_nobodys_even_where_a_name_follows():
     texts = [f"Help: 212-555-0147\nName: {name} Lee\nCall:" for name in GIVEN]
-    result = annotated(prompts(*texts))
+    result = annotate_and_count(prompts(*texts))
     strings = [row.text[s.start : s.end] for row in result.examples for s in row.spans]
     assert strings == [f"{name} Lee" for name in GIVEN]
-    assert result.in_wording == 8
+    assert result.n_in_wording == 8
 
 
 @pytest.mark.parametrize("string", ["212-555-0147", "help@firm.example.org"])
@@ -238,13 +238,16 @@ def test_what_most_rows_share_is_counted_by_task_and_type_and_can_be_kept(string
     texts = [f"Contact: {string}\nTicket: {i}x late\nCall:" for i in range(8)]
     rows = prompts(*texts, "Ticket: none\nCall:")
     type_name = "EMAIL" if "@" in string else "PHONE"
-    result = annotated(rows)
+    result = annotate_and_count(rows)
     assert result.wording_types == {"t": {type_name: 8}}
     assert result.task_rows == {"t": 9}
     assert not any(row.spans for row in result.examples)
 
-    kept_rows = annotated(rows, in_wording=True)
-    assert (kept_rows.in_wording, kept_rows.wording_types) == (8, result.wording_types)
+    kept_rows = annotate_and_count(rows, in_wording=True)
+    assert (kept_rows.n_in_wording, kept_rows.wording_types) == (
+        8,
+        result.wording_types,
+    )
     strings = [
         row.text[s.start : s.end] for row in kept_rows.examples for s in row.spans
     ]
@@ -254,15 +257,17 @@ def test_what_most_rows_share_is_counted_by_task_and_type_and_can_be_kept(string
 def test_spans_that_were_given_stay_in_fixed_wording():
     rows = prompts(*(f"Desk: 212-555-0147 row {i}x" for i in range(4)))
     rows = [replace(row, spans=(Span(6, 18, "ID"),)) for row in rows]
-    assert [row.spans for row in annotated(rows).examples] == [r.spans for r in rows]
+    assert [row.spans for row in annotate_and_count(rows).examples] == [
+        r.spans for r in rows
+    ]
 
 
 def test_codes_in_fixed_wording_are_not_asked_about():
     rows = prompts(*(f"Form AB123456: row {i}x" for i in range(4)))
-    assert annotated(rows).unknown_codes == 0
+    assert annotate_and_count(rows).n_unknown_codes == 0
     rows = prompts(*(f"Form AB12345{i}: row {i}x" for i in range(4)))
-    result = annotated(rows)
-    assert (result.unknown_codes, result.code_rows) == (4, 4)
+    result = annotate_and_count(rows)
+    assert (result.n_unknown_codes, result.n_code_rows) == (4, 4)
 
 
 def test_ranges_that_touch_are_joined():

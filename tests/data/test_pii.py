@@ -8,7 +8,7 @@ from importing import import_examples
 
 from spark_audit.cli.main import run
 from spark_audit.data import pii, presidio
-from spark_audit.data.annotation import annotate, annotated
+from spark_audit.data.annotation import annotate, annotate_and_count
 from spark_audit.data.examples import Example, Span, write_examples
 from spark_audit.data.person_names import names
 from spark_audit.data.pii import find_identifiers
@@ -296,10 +296,10 @@ def test_codes_of_no_type_are_counted():
         example("c", "nothing, or &#128512;"),
         example("d", "Order #4711234"),
     ]
-    result = annotated(rows)
-    assert (result.unknown_codes, result.code_rows) == (4, 3)
-    result = annotated(rows, patterns={"ORDER": "ORD-[0-9]{7}"})
-    assert (result.unknown_codes, result.code_rows) == (3, 2)
+    result = annotate_and_count(rows)
+    assert (result.n_unknown_codes, result.n_code_rows) == (4, 3)
+    result = annotate_and_count(rows, patterns={"ORDER": "ORD-[0-9]{7}"})
+    assert (result.n_unknown_codes, result.n_code_rows) == (3, 2)
 
 
 def test_existing_spans_win_over_found_ones():
