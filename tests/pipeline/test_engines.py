@@ -87,7 +87,7 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
     job = job_of("shared")
     version = versions()["spark-audit"]
     expected = local.score(job_alone, job_alone.unscored())
-    assert ray.parts(job.tokens_left(0, job.unscored()), 3) == 3
+    assert ray.n_parts_of(job.tokens_left(0, job.unscored()), 3) == 3
     copied = pickle.dumps(without_models(job))
     results: list[Any] = []
     opened: dict[str, Any] = {}
@@ -101,7 +101,8 @@ def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
         job.checkpoint_job(opened_checkpoint) for opened_checkpoint in opened.values()
     ]
     assert not job.n_missing(scored)
-    assert ray.parts(job.tokens_left(0, job.unscored()), 3) == 0  # nothing is lacking
+    # Nothing is lacking.
+    assert ray.n_parts_of(job.tokens_left(0, job.unscored()), 3) == 0
     for described_alone, described_shared in zip(
         job_alone.with_notes(expected), job.with_notes(scored), strict=True
     ):
@@ -129,6 +130,12 @@ def test_a_cluster_without_nodes_is_refused_and_tasks_fit_on_any_node():
     nodes = [{"Alive": True, "Resources": {"CPU": n, "GPU": 2}} for n in (4.0, 16.0)]
     assert ray.capacity(cluster, "auto") == (1.0, 1, 4)
     assert ray.capacity(cluster, "cpu") == (4.0, 0, 5)
+    # A task needs a core, too, so the GPUs of a node without one are not used.
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": n, "GPU": g}}
+        for n, g in [(0, 2), (8.0, 0)]
+    ]
+    assert ray.capacity(cluster, "auto") == (8.0, 0, 1)
     nodes = []
     with pytest.raises(IncompleteError, match="no node that scores"):
         ray.capacity(cluster, "auto")

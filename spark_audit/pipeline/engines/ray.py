@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Loading, Spec
 
 PART_TOKENS = 500_000
-"""Tokens of a part, about: so many are scored again when a node dies."""
+"""About how many tokens a part has at most. If a node dies, this many are scored
+again for each of its tasks."""
 
 LOOK_SECONDS = 2.0
 """Seconds between two checks of the nodes."""
@@ -40,15 +41,18 @@ STORE_FULL_ERRORS = ("ObjectStoreFullError", "OutOfDiskError")
 
 SAME_INSTALLATION = "install the same spark-audit on all nodes"
 
-Result: TypeAlias = tuple[list["Checkpoint"], list[tuple[Rows, list[str]]]]
-"""What a task returns: its checkpoints without weights, and ``(rows, remarks)``."""
+RowsAndRemarks: TypeAlias = tuple[Rows, list[str]]
+"""Scored rows, and the remarks of their scoring."""
+
+TaskResult: TypeAlias = tuple[list["Checkpoint"], list[RowsAndRemarks]]
+"""The result of a task: its checkpoints without weights, and its scores."""
 
 
-class Remote(Store):
-    """The store of a task on a node.
+class CollectingStore(Store):
+    """The store of a task on a node, which collects scores instead of writing them.
 
-    It knows which scores the driver has, and collects new ones in ``parts`` instead of
-    writing them.
+    The driver makes it from its own store, and each task gets a copy with the job: so a
+    node knows which scores the driver has. The task's new scores are in ``collected``.
     """
 
     def __init__(self, store: Store) -> None:
@@ -57,26 +61,28 @@ class Remote(Store):
         self._salt = store._salt
         self._index = store._index
         self._remarks_of_part = store._remarks_of_part
-        self.parts: list[tuple[Rows, list[str]]] = []
+        self.collected: list[RowsAndRemarks] = []
 
     def flush(self) -> None:
-        """Add pending rows and their remarks to ``parts``, to be sent to the driver."""
+        """Add pending rows and their remarks to ``collected``, for the driver."""
         if self._pending:
-            self.parts.append((self._pending, self._pending_remarks))
+            self.collected.append((self._pending, self._pending_remarks))
             self._pending = {}
             self._pending_tokens = 0
             self._pending_remarks = []
 
 
-def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Result:
+def work(
+    release: str, pickled_job: bytes, group: int, shard: tuple[int, int]
+) -> TaskResult:
     """Score a part of a group of checkpoints; this is the task that a node runs.
 
     Parameters
     ----------
     release
         The driver's version of spark-audit, which the node must have, too.
-    copied
-        The driver's job, pickled, as :func:`without_models` returns it.
+    pickled_job
+        The driver's job, as :func:`without_models` returns it, pickled.
     group
         Index in ``groups`` of
         :class:`spark_audit.checkpoints.open.OpenCheckpoints`.
@@ -92,10 +98,10 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
         )
 
     # The pickle is safe: it comes from the driver, by the Ray of this run.
-    job: Job = pickle.loads(copied)
+    job: Job = pickle.loads(pickled_job)
     opening = _opening(job.lineup.specs, loading_of(job.request))
     job = replace(job, opening=opening, show=lambda *_: None)
-    assert isinstance(job.store, Remote)
+    assert isinstance(job.store, CollectingStore)
 
     opened: list[Checkpoint] = []
 
@@ -105,7 +111,7 @@ def work(release: str, copied: bytes, group: int, shard: tuple[int, int]) -> Res
             yield loaded
 
     score_part(job, checkpoints(), shard)
-    return opened, job.store.parts
+    return opened, job.store.collected
 
 
 def without_models(job: Job) -> Job:
@@ -113,11 +119,12 @@ def without_models(job: Job) -> Job:
 
     It has the part of the manifest that is audited, and no open checkpoint.
     """
+    # Neither can be pickled: `work` puts those of its node in.
     nothing: Any = None
     return replace(
         job,
         manifest=job.view,
-        store=Remote(job.store),
+        store=CollectingStore(job.store),
         opening=nothing,
         show=nothing,
         _items_by_tokenizer={},
@@ -150,19 +157,19 @@ def score(job: Job, unscored: Unscored) -> list[CheckpointJob]:
 
 def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
     """Start the tasks of all parts at once, and store the scores that come back."""
-    cpus, gpus, slots = capacity(ray, job.request.loading.device)
+    task_cores, task_gpus, n_slots = capacity(ray, job.request.loading.device)
 
     # Ray sets the threads of a task's process to the task's cores. With max_calls=0 a
     # process that used a GPU stays for the next task.
-    task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_calls=0)(work)
-    copied = ray.put(pickle.dumps(without_models(job)))
+    task = ray.remote(num_cpus=task_cores, num_gpus=task_gpus, max_calls=0)(work)
+    pickled_job = ray.put(pickle.dumps(without_models(job)))
     release = versions()["spark-audit"]
 
     pending = []
     for group in range(len(job.opening.groups)):
-        n_parts = parts(job.tokens_left(group, unscored), slots)
+        n_parts = n_parts_of(job.tokens_left(group, unscored), n_slots)
         for part in range(n_parts):
-            pending.append(task.remote(release, copied, group, (part, n_parts)))
+            pending.append(task.remote(release, pickled_job, group, (part, n_parts)))
 
     opened: dict[str, Checkpoint] = {}
     n_tasks = len(pending)
@@ -195,7 +202,10 @@ def _score_on(ray: Any, job: Job, unscored: Unscored) -> list[CheckpointJob]:
 
 
 def capacity(ray: Any, device: str) -> tuple[float, int, int]:
-    """Return the cores of a task, the GPUs of a task, and how many tasks run at once.
+    """Return the cores and the GPUs of a task, and how many tasks run at once.
+
+    A task on a GPU also takes a core. A task's node must have one, so nodes without a
+    core score nothing.
 
     Parameters
     ----------
@@ -207,44 +217,48 @@ def capacity(ray: Any, device: str) -> tuple[float, int, int]:
     IncompleteError
         If no node of the cluster has a core.
     """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    cores_by_node = []
-    for node in nodes:
-        if node.get("CPU", 0) >= 1:
-            cores_by_node.append(node["CPU"])
-    if not cores_by_node:
+    scoring_nodes = []
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU", 0) >= 1:
+            scoring_nodes.append(node["Resources"])
+    if not scoring_nodes:
         raise errors.IncompleteError(
             "the Ray cluster has no node that scores", where="--engine ray"
         )
 
-    n_gpus = sum(node.get("GPU", 0) for node in nodes)
+    n_gpus = sum(resources.get("GPU", 0) for resources in scoring_nodes)
     if n_gpus and device != "cpu":
         return 1.0, 1, int(n_gpus)
 
     # A task whose node dies must fit on any other node.
+    cores_by_node = [resources["CPU"] for resources in scoring_nodes]
     task_cores = min(cores_by_node)
-    return task_cores, 0, int(sum(cores // task_cores for cores in cores_by_node))
+    n_tasks_at_once = sum(cores // task_cores for cores in cores_by_node)
+    return task_cores, 0, int(n_tasks_at_once)
 
 
-def parts(tokens: int | None, slots: int) -> int:
+def n_parts_of(n_tokens: int | None, n_slots: int) -> int:
     """Return in how many parts the checkpoints of a group are scored, a task each.
+
+    A part has about :data:`PART_TOKENS` tokens, or fewer if the cluster runs more tasks
+    at once than there are such parts.
 
     Parameters
     ----------
-    tokens
+    n_tokens
         Tokens that are still to be scored; ``None``: this is only known after loading.
-    slots
+    n_slots
         How many tasks the cluster runs at once.
     """
-    if tokens is None:
-        return slots
-    if not tokens:
+    if n_tokens is None:
+        return n_slots
+    if n_tokens == 0:
         return 0
-    n_parts = -(-tokens // PART_TOKENS)  # rounded up
-    return max(slots, n_parts)
+    n_full_parts = -(-n_tokens // PART_TOKENS)  # rounded up
+    return max(n_slots, n_full_parts)
 
 
-def take(result: Result, store: Store, opened: dict[str, Checkpoint]) -> None:
+def take(result: TaskResult, store: Store, opened: dict[str, Checkpoint]) -> None:
     """Store the rows from :func:`work`, and add the checkpoints that it opened.
 
     Raises
@@ -272,7 +286,8 @@ def cause_of(error: Exception) -> Exception:
     """
     cause = getattr(error, "cause", None) or error
 
-    # Compare names, as Ray need not be installed where this file is imported.
+    # Compare names, as Ray need not be installed where this file is imported. No other
+    # library that a node uses has errors of these names.
     if type(cause).__name__ in STORE_FULL_ERRORS:
         return errors.IncompleteError(
             "the object store of the Ray cluster is full",
