@@ -135,6 +135,11 @@ def _config_text(model: PeftModel, *, base: str) -> str:
     return json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
 
 
+def is_empty_folder(path: Path) -> bool:
+    """Return whether a path is a folder without files; hidden files do not count."""
+    return path.is_dir() and not any(path.glob("[!.]*"))
+
+
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces ``folder`` after the block.
@@ -149,8 +154,8 @@ def replaced(folder: Path) -> Iterator[Path]:
     """
     # "." has no name of its own, and a link has that of another folder.
     target = folder.resolve()
-    is_empty_folder = target.is_dir() and not any(target.glob("[!.]*"))
-    parent = target if is_empty_folder else target.parent
+    is_kept = is_empty_folder(target)
+    parent = target if is_kept else target.parent
     temporary = parent / f".{target.name}.part"
 
     # If the same command runs twice, one writes after the other.
@@ -160,7 +165,7 @@ def replaced(folder: Path) -> Iterator[Path]:
             temporary.mkdir()
             yield temporary
 
-            if is_empty_folder:
+            if is_kept:
                 paths = sorted(temporary.iterdir(), key=lambda path: path.name in LAST)
                 for path in paths:
                     os.replace(path, target / path.name)

@@ -28,7 +28,12 @@ from spark_audit.data.occurrences import without_identifiers
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable, sha256_file, write_text
 from spark_audit.provenance import now, seed_for, versions
-from spark_train.adapter_folder import TRAINED_ON, replaced, save_adapter
+from spark_train.adapter_folder import (
+    TRAINED_ON,
+    is_empty_folder,
+    replaced,
+    save_adapter,
+)
 from spark_train.fine_tuning import fit
 from spark_train.lora import ADAPTER_NAME, add_lora, copy_adapter
 from spark_train.stream import cycled_indices
@@ -71,7 +76,8 @@ def relearn(
     Full weights get a fresh adapter, which is merged at the end: the result is full
     weights, which cannot be put on another base. The loss covers the whole text. The
     learning rate falls by half a cosine from ``lr``. The seed determines the order of
-    rows, whose numbers of uses differ by at most one.
+    rows, whose numbers of uses differ by at most one, the weights of a fresh adapter,
+    and the dropout.
 
     Returns
     -------
@@ -84,8 +90,9 @@ def relearn(
     Raises
     ------
     InputError
-        If no row is left, a loss is not finite, or the checkpoint is an adapter that
-        cannot be trained: not LoRA, or one that changes its base's own weights.
+        If the output exists and is not an empty folder, no row is left, or a loss is
+        not finite. If the checkpoint cannot be trained: quantised weights, or an
+        adapter that is not LoRA or changes its base's own weights.
     CheckpointError
         If the checkpoint cannot be opened.
     OutputError
@@ -100,10 +107,11 @@ def relearn(
 
     # The checkpoint as it lies on the disk, and with its weights.
     loading = replace(request.loading, base=request.base)
-    opened = read_headers(request.ckpt, loading)
+    stored = read_headers(request.ckpt, loading)
     loaded = open_checkpoint(request.ckpt, loading)
     rows = encode_rows(examples, loaded.tokenizer, max_length=loaded.max_positions)
 
+    # A batch holds at most all rows.
     batch_size = min(request.batch_size, len(rows))
     rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
     n_draws = request.steps * batch_size
@@ -112,7 +120,7 @@ def relearn(
     # The checkpoint acts with everything that belongs to it, such as its frozen noise.
     with loaded.activate():
         with quiet():
-            student = Student(_trainable_model(loaded, opened, seed=request.seed))
+            student = Student(_trainable_model(loaded, stored, seed=request.seed))
         losses = fit(
             student,
             rows,
@@ -132,7 +140,7 @@ def relearn(
             losses=losses,
         )
         with replaced(output) as folder:
-            _save(student.model, folder, loaded, opened)
+            _save(student.model, folder, loaded, stored)
             write_text(folder / "relearn.json", json.dumps(record, indent=1) + "\n")
     return record
 
@@ -162,6 +170,7 @@ def _relearn_record(
         "settings": {
             "steps": request.steps,
             "lr": request.lr,
+            # As requested; with fewer rows, a batch holds only as many.
             "batch_size": request.batch_size,
             "seed": request.seed,
             "dtype": request.loading.dtype,
@@ -173,64 +182,60 @@ def _relearn_record(
 
 def _check_empty(output: Path) -> None:
     """Refuse a file, or a folder that is not empty."""
-    is_empty = output.is_dir() and not any(output.glob("[!.]*"))
-    if output.exists() and not is_empty:
+    if output.exists() and not is_empty_folder(output):
         raise InputError(
             "exists already and is not empty", where=str(output), fix="give another -o"
         )
 
 
 def _trainable_model(
-    loaded: Checkpoint, opened: StoredCheckpoint, *, seed: int
+    loaded: Checkpoint, stored: StoredCheckpoint, *, seed: int
 ) -> PeftModel:
     """Return a model whose adapter ``default`` is to be trained.
 
     Parameters
     ----------
-    loaded, opened
-        The same checkpoint: with its weights, and as it lies on the disk.
     seed
         Seed of the fresh adapter that full weights get.
     """
     model = loaded.model
-    if not opened.is_adapter:
+    if not stored.is_adapter:
         if getattr(model.config, "quantization_config", None) is not None:
             raise InputError(
                 "is quantised: trained weights cannot be merged into it exactly",
-                where=opened.typed_path,
+                where=stored.typed_path,
                 fix="give the weights it was made from",
             )
         return add_lora(model, seed=seed_for(seed, "lora"))
 
-    config = opened.config
-    if (
-        config.get("peft_type") != "LORA"
-        or changes_base(config)
-        or opened.has_full_weights
-    ):
+    config = stored.config
+    is_lora = config.get("peft_type") == "LORA"
+    if not is_lora or changes_base(config) or stored.has_full_weights:
         raise InputError(
             "is an adapter that is not LoRA, or that changes weights of its base",
-            where=opened.typed_path,
+            where=stored.typed_path,
             fix="merge it, and give the merged folder",
         )
-    # The opened adapter stays unchanged, and a copy of it is trained. It has one name.
+
+    # The loaded adapter stays unchanged, and a copy of it is trained. PEFT loaded
+    # exactly one adapter, so there is one name.
     assert isinstance(model, PeftModel)
-    (name,) = model.peft_config
-    copy_adapter(model, name, ADAPTER_NAME)
+    (loaded_name,) = model.peft_config
+    copy_adapter(model, loaded_name, ADAPTER_NAME)
     model.set_adapter(ADAPTER_NAME)
     return model
 
 
 def _save(
-    model: PeftModel, folder: Path, loaded: Checkpoint, opened: StoredCheckpoint
+    model: PeftModel, folder: Path, loaded: Checkpoint, stored: StoredCheckpoint
 ) -> None:
-    """Write a checkpoint of the same kind as the opened one, with its frozen noise."""
-    noise = opened.folder / NOISE_FILE  # only some checkpoints have it
-    if opened.is_adapter:
+    """Write a checkpoint of the same kind as the stored one, with its frozen noise."""
+    noise = stored.folder / NOISE_FILE  # only some checkpoints have it
+    if stored.is_adapter:
         save_adapter(
             model,
             folder,
-            base=str(opened.base),
+            base=str(stored.base),
             base_sha256=loaded.base_sha256,
             noise=noise if noise.exists() else None,
         )
