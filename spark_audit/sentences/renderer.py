@@ -10,8 +10,8 @@ The functions that write figures come first. Templates call them as filters by t
 names (``{{ row | percent }}``). The functions that find and render a template follow.
 
 A new sentence is only a template. A new filter is a function here with an entry in
-:data:`FIGURE_FUNCTIONS` or :data:`TEMPLATE_FUNCTIONS`; its words are templates under
-``word`` in ``en/``, so that a translation finds them.
+:data:`ROW_FILTERS`, :data:`NUMBER_FILTERS` or :data:`TEXT_FILTERS`; its words are
+templates under ``word`` in ``en/``, so that a translation finds them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ def points(row: Figure) -> str:
 
 
 def percent(row: Figure) -> str:
-    """Return a share: ``value% [low, high]``."""
+    """Return a share with its interval: ``value% [low, high]``.
+
+    :func:`share` shows a single fraction.
+    """
     return figure(row, DECIMALS["points"], scale=100, unit="%")
 
 
@@ -157,7 +160,7 @@ def likelier(row: Figure) -> str:
     A change below 0 makes the text more likely.
     """
     if row.value is None:
-        return value(row)
+        return _text_without_value(row)
 
     ratio = _ratio(row.value)
     if ratio >= RATIO_OF_PERCENT:
@@ -168,33 +171,14 @@ def likelier(row: Figure) -> str:
     return render("word.less_likely", percent=percentage)
 
 
-def likelier_interval(row: Figure) -> str:
-    """Return the interval of :func:`likelier`: in times, or in per cent with signs."""
-    # A higher NLL is a lower likelihood, so the ends change places.
-    low = _ratio(row.high)
-    high = _ratio(row.low)
-    if _ratio(row.value) >= RATIO_OF_PERCENT:
-        ratio = render("word.from_to", low=_times(low), high=_times(high))
-        return render("word.times", ratio=ratio)
-
-    return render("word.from_to", low=_signed_percent(low), high=_signed_percent(high))
-
-
-def _signed_percent(ratio: float) -> str:
-    """Return a change of likelihood in per cent with its sign: ``+12%``, ``-3%``."""
-    percentage = number(100 * (ratio - 1), 0)
-    # A negative figure already has its sign; a positive one gets it here.
-    return f"+{percentage}%" if ratio >= 1 else f"{percentage}%"
-
-
 def _ratio(change: float) -> float:
     """Return the ratio of likelihoods per token for a change of NLL in nats.
 
     Above 1 is more likely: ``exp(-change)``.
     """
-    # The exponential of a large change overflows, so it is cut where every ratio is
-    # shown as "more than MAX_RATIO".
-    return math.exp(min(-change, 2 * math.log(MAX_RATIO)))
+    # The exponential of a large change overflows, so the change is cut just above the
+    # largest ratio that is shown.
+    return math.exp(min(-change, math.log(MAX_RATIO) + 1))
 
 
 def _times(ratio: float) -> str:
@@ -205,7 +189,10 @@ def _times(ratio: float) -> str:
 
 
 def share(fraction: float | None) -> str:
-    """Return a share, 0 to 1, as a number of per cent without the sign %."""
+    """Return a single share, 0 to 1, as a number of per cent without the sign %.
+
+    :func:`percent` shows a row, with its interval.
+    """
     if fraction is None:
         return MISSING
     return number(100 * fraction, DECIMALS["points"])
@@ -221,38 +208,6 @@ def probability(p: float) -> str:
 def p_value(p: float) -> str:
     """Return ``p 0.012``, as :func:`probability` shows it."""
     return f"p {probability(p)}"
-
-
-def adjusted_p(p: float, tests: int) -> str:
-    """Return an adjusted p value and the number of tests that it is adjusted over."""
-    if tests == 1:
-        return render("word.adjusted_of_one", p=p, tests=tests)
-    return render("word.adjusted", p=p, tests=tests)
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return ``a, b and c``."""
-    if len(names) < 2:
-        return "".join(names)
-
-    first_names = ", ".join(names[:-1])
-    return f"{first_names} {render('word.and')} {names[-1]}"
-
-
-def of_rows(dose: str) -> str:
-    """Return the numbers of rows of a group of doses: ``dose:16+`` is "16 or more".
-
-    A dose is the number of train rows that hold a string. A group is one dose
-    (``dose:4``), a range (``dose:2-3``), or open at its end.
-    """
-    numbers = dose.removeprefix("dose:")
-    if numbers.endswith("+"):
-        return render("word.or_more", least=numbers.removesuffix("+"))
-
-    if "-" not in numbers:
-        return numbers
-    low, _, high = numbers.partition("-")
-    return render("word.from_to", low=low, high=high)
 
 
 def effect(mde: float, unit: str, *, brief: bool = False) -> str:
@@ -294,6 +249,31 @@ def unit_name(unit: str) -> str:
     return optional(f"unit.{unit}") or unit
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return ``a, b and c``."""
+    if len(names) < 2:
+        return "".join(names)
+
+    first_names = ", ".join(names[:-1])
+    return f"{first_names} {render('word.and')} {names[-1]}"
+
+
+def of_rows(dose: str) -> str:
+    """Return the numbers of rows of a group of doses: ``dose:16+`` is "16 or more".
+
+    A dose is the number of train rows that hold a string. A group is one dose
+    (``dose:4``), a range (``dose:2-3``), or open at its end.
+    """
+    numbers = dose.removeprefix("dose:")
+    if numbers.endswith("+"):
+        return render("word.or_more", least=numbers.removesuffix("+"))
+
+    if "-" not in numbers:
+        return numbers
+    low, _, high = numbers.partition("-")
+    return render("word.from_to", low=low, high=high)
+
+
 def sure_hits(counted: Counted) -> str:
     """Return the count without ties; in shared files perhaps "some" or "about N"."""
     if counted.vague:
@@ -321,17 +301,35 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-FIGURE_FUNCTIONS = (
-    *(figure, points, percent, value, drifted, share, number),
-    *(probability, p_value, likelier, likelier_interval, effect),
+ROW_FILTERS = (
+    figure,
+    points,
+    percent,
+    value,
+    drifted,
+    likelier,
 )
-"""Filters of templates that write figures."""
+"""Filters of templates that show a row, or another :data:`Figure`."""
 
-TEMPLATE_FUNCTIONS = (
-    *(of_rows, unit_name, hits, sure_hits, capitalised, adjusted_p, listed),
-    each,
+NUMBER_FILTERS = (
+    number,
+    share,
+    probability,
+    p_value,
+    effect,
 )
-"""Further filters of templates."""
+"""Filters of templates that show a single number."""
+
+TEXT_FILTERS = (
+    unit_name,
+    listed,
+    of_rows,
+    sure_hits,
+    hits,
+    each,
+    capitalised,
+)
+"""Filters of templates that show names, counts or sentences."""
 
 
 def knows(key: str) -> bool:
@@ -403,7 +401,7 @@ def template_environment() -> Environment:
         undefined=StrictUndefined,
         cache_size=-1,
     )
-    for function in (*FIGURE_FUNCTIONS, *TEMPLATE_FUNCTIONS):
+    for function in (*ROW_FILTERS, *NUMBER_FILTERS, *TEXT_FILTERS):
         environment.filters[function.__name__] = function
     return environment
 
@@ -425,6 +423,7 @@ def add_templates(table: Mapping[str, object]) -> None:
     table
         Keys, or nested tables as in a file of sentences, with their templates.
     """
+    # This is the cached dict itself, which the loader of the environment reads, too.
     known_templates().update(flat_templates(table))
 
 
