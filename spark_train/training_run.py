@@ -11,7 +11,7 @@ processes of a run do the same, and only the first (rank 0) writes files.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,6 +53,9 @@ from spark_train.training_settings import TrainingSettings, parse
 
 Progress = Callable[[str, int, int], None]
 """A callback with the current activity, the amount done, and the total."""
+
+ANSWERS_SUFFIX = "/answers"
+"""End of the key of a stage's answers, behind the stage, among the seconds of a run."""
 
 
 def train(
@@ -158,10 +161,12 @@ def _prepared(
     corpus = TrainingCorpus.read(request.data, request.order, tell)
 
     if processes.rank() == 0:
-        # Before the lock is made, so that another kind of folder stays unchanged.
+        # Refuses another kind of folder before the lock is put into it.
         folder.read()
         stack.enter_context(folder.lock())
         check_writable(request.output)
+    # Rank 0 reads again, because only what is read under its lock counts. The other
+    # processes read only here.
     old_record = folder.read()
 
     loaded = _open(request.base, request.loading)
@@ -337,16 +342,13 @@ class _Run:
             Yield stages that were trained before, too, from their files.
         """
         if self.dp == NO_PRIVACY:
+            # No facts for the record, no noise, and no context to train in.
             protected = Protected(self.method.phases(self.stream), {})
         else:
             protected = PRIVACY[self.dp](self.stream, self.method)
         self._check_same_noise(protected)
 
         phases = protected.phases
-        # Stage -> number of its last phase, after which prompts are answered.
-        last_phases = {phase.stage: number for number, phase in enumerate(phases)}
-
-        # `seconds` has a key for each finished phase and for each answered stage.
         first, state, seconds = self._restore(phases)
         self._update_record(privacy=dict(protected.facts))
         with protected.during():
@@ -356,69 +358,99 @@ class _Run:
                 self._load(phases[first - 1].key)
 
             for number, phase in enumerate(phases[first:], first):
-                seconds[phase.key] = self._train(number, phase, state, seconds)
-                if processes.rank() == 0:
-                    self._save_adapter(phase, protected)
-                is_last = number == last_phases[phase.stage]
-                if is_last:
-                    self._measure_accuracy(phase, list(last_phases), seconds)
-                self._update_record(seconds=dict(seconds), notes=list(self.notes))
-
-                # The next phase begins; a run that is killed now goes on with it.
+                self._finish_phase(number, state, protected, seconds)
                 state = loop.PhaseState()
-                if processes.rank() == 0:
-                    self.folder.save(number + 1, state, seconds)
 
-                # The last stage is yielded when the record is complete.
-                if is_last and number + 1 < len(phases):
-                    yield from self._looked_at(phase.key)
+                # The last stage is yielded below, when the record is complete.
+                is_last_phase = number + 1 == len(phases)
+                if _ends_stage(number, phases) and not is_last_phase:
+                    yield from self._shown_to_caller(phase.key)
 
             if processes.rank() == 0:
                 self._update_record(status="complete", files=self.folder.files())
-            # A run that was killed right before this has yielded its last stage above.
+            # A run that was killed right before this has yielded its last stage above,
+            # among those that were trained before.
             if first < len(phases):
-                yield from self._looked_at(phases[-1].key)
+                yield from self._shown_to_caller(phases[-1].key)
 
         if processes.rank() == 0:
             self.folder.close()
 
+    def _finish_phase(
+        self,
+        number: int,
+        state: loop.PhaseState,
+        protected: Protected,
+        seconds: PhaseSeconds,
+    ) -> None:
+        """Train a phase to its end, and write its adapter, its results and its state.
+
+        If it ends a stage, the stage's prompts are answered, too.
+
+        Parameters
+        ----------
+        number
+            Number of the phase, from 0.
+        state
+            Where the phase stands.
+        seconds
+            Seconds of earlier phases and answers; those of this phase are added.
+        """
+        phases = protected.phases
+        phase = phases[number]
+        seconds[phase.key] = self._train(number, phase, state, seconds)
+        if processes.rank() == 0:
+            self._save_adapter(phase, protected)
+
+        if _ends_stage(number, phases):
+            # All stages of the run, in order, each once.
+            stages = list(dict.fromkeys(phase.stage for phase in phases))
+            seconds[_answers_key(phase.stage)] = self._measure_accuracy(phase, stages)
+        self._update_record(seconds=dict(seconds), notes=list(self.notes))
+
+        # A run that is killed from here on goes on with the next phase.
+        if processes.rank() == 0:
+            self.folder.save(number + 1, loop.PhaseState(), seconds)
+
     def finished_stages(
-        self, phase_keys: Iterable[str], *, is_noisy: bool
+        self, seconds: PhaseSeconds, *, is_noisy: bool
     ) -> Iterator[TrainedStage]:
         """Yield stages that were trained before, with the weights of their files.
 
         Parameters
         ----------
-        phase_keys
-            Keys of the finished phases and answers, in order: those of the seconds.
+        seconds
+            Seconds of the finished phases and answers, in the order of the run.
         is_noisy
             Whether the frozen noise of the run is on already.
         """
-        last_key = ""
-        for key in phase_keys:
-            # Its answers end a stage.
-            if not key.endswith("/answers"):
-                last_key = key
-                continue
-            self._load(last_key)
+        for key in _finished_stage_keys(seconds):
+            self._load(key)
             noise: AbstractContextManager[None] = nullcontext()
-            noise_file = self.folder.stages / last_key / NOISE_FILE
+            noise_file = self.folder.stages / key / NOISE_FILE
             if not is_noisy and noise_file.exists():
                 student = self.stream.student
                 tensor = read_tensors(noise_file)["noise"].to(student.device)  # (V, H)
                 noise = input_noise(student.model, tensor)
             with noise:
-                yield from self._looked_at(last_key)
+                yield from self._shown_to_caller(key)
 
-    def _looked_at(self, key: str) -> Iterator[TrainedStage]:
-        """Yield the stage that a phase ends; undo what the caller does to the model."""
+    def _shown_to_caller(self, key: str) -> Iterator[TrainedStage]:
+        """Yield the stage that a phase ends; undo what the caller does to the model.
+
+        Parameters
+        ----------
+        key
+            Key of the stage's last phase, such as ``2-yelp/task``. Its weights are in
+            the adapter in training.
+        """
         stage, _, _ = key.rpartition("/")
-        number, _, task = stage.partition("-")
-        accuracies = self.record.accuracy[int(number) - 1]
+        number, task = _number_and_task(stage)
+        accuracies = self.record.accuracy[number - 1]
         student = self.stream.student
         with student.restored():
             yield TrainedStage(
-                number=int(number),
+                number=number,
                 task=task,
                 model=student.model,
                 tokenizer=self.loaded.tokenizer,
@@ -450,9 +482,10 @@ class _Run:
     def _restore(
         self, phases: Sequence[loop.Phase]
     ) -> tuple[int, loop.PhaseState, PhaseSeconds]:
-        """Return the phase to go on with, its state, and the seconds of earlier ones.
+        """Return the number of the phase to go on with, its state, and earlier seconds.
 
-        The weights of the previous phase are loaded into the adapter.
+        The weights of the previous phase are loaded into the adapter. The seconds have
+        a key for each finished phase and, behind its phases, for each answered stage.
         """
         folder = self.folder
         source = self.first_phase_of
@@ -538,25 +571,24 @@ class _Run:
         return end_state.seconds
 
     def _measure_accuracy(
-        self, phase: loop.Phase, stages: Sequence[str], seconds: PhaseSeconds
-    ) -> None:
-        """Write the accuracy on the tasks learned so far into ``accuracy.csv``.
+        self, phase: loop.Phase, stages: Sequence[str]
+    ) -> dict[str, float]:
+        """Write the accuracy on the tasks learned so far; return the seconds it took.
 
-        The seconds of the answers are added to ``seconds`` as ``STAGE/answers``.
+        ``accuracy.csv`` has a line per stage and a column per task.
 
         Parameters
         ----------
         phase
             The last phase of the stage.
         stages
-            All stages of the run, in order; each has a line.
+            All stages of the run, in order.
         """
         tasks = self.stream.tasks
-        number = stages.index(phase.stage)
-        tasks_measured = phase.tasks or tasks[: number + 1]
+        index = stages.index(phase.stage)
+        tasks_measured = phase.tasks or tasks[: index + 1]
         activity = f"{phase.stage} answers, tasks"
         clock = Clock(of=self.record.clock)
-        seconds[f"{phase.stage}/answers"] = clock
 
         # Later tasks, and tasks without test rows, stay None.
         accuracies: list[float | None] = [None] * len(tasks)
@@ -569,10 +601,43 @@ class _Run:
             self.progress(activity, len(tasks_measured), len(tasks_measured))
 
         # If a stage is answered again, its line is replaced.
-        matrix = [*self.record.accuracy[:number], accuracies]  # [stage][task]
+        matrix = [*self.record.accuracy[:index], accuracies]  # [stage][task]
         if processes.rank() == 0:
-            # The table calls the stage "2-yelp" by its task "yelp".
-            names = [name.partition("-")[2] for name in stages[: number + 1]]
-            table = pd.DataFrame(matrix, names, tasks, dtype=float)
+            # A line is named after the task of its stage.
+            line_names = []
+            for stage in stages[: index + 1]:
+                _, stage_task = _number_and_task(stage)
+                line_names.append(stage_task)
+            table = pd.DataFrame(matrix, line_names, tasks, dtype=float)
             write_text(self.folder.accuracy, table.to_csv(index_label="after"))
         self._update_record(accuracy=matrix)
+        return dict(clock)
+
+
+def _ends_stage(number: int, phases: Sequence[loop.Phase]) -> bool:
+    """Return whether a phase is the last one of its stage."""
+    next_phases = phases[number + 1 :]
+    return all(phase.stage != phases[number].stage for phase in next_phases)
+
+
+def _number_and_task(stage: str) -> tuple[int, str]:
+    """Return the number of a stage, from 1, and its task: ``2-yelp`` is (2, "yelp")."""
+    number, _, task = stage.partition("-")
+    return int(number), task
+
+
+def _answers_key(stage: str) -> str:
+    """Return the key of the seconds that the answers after a stage took."""
+    return f"{stage}{ANSWERS_SUFFIX}"
+
+
+def _finished_stage_keys(seconds: PhaseSeconds) -> Iterator[str]:
+    """Yield the key of the last phase of each answered stage, such as ``2-yelp/priv``.
+
+    The answers of a stage stand right behind its last phase.
+    """
+    previous_key = ""
+    for key in seconds:
+        if key.endswith(ANSWERS_SUFFIX):
+            yield previous_key
+        previous_key = key
