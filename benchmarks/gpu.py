@@ -363,7 +363,7 @@ def candidates(name: str, *, rounds: int = 3) -> None:
     item = strings(module.config.vocab_size, prefix=150, count=512, length=24)
     whole = [
         Item(f"{i:05d}", np.concatenate([item.prefix, row]), _span(173))
-        for i, row in enumerate(item.rows)
+        for i, row in enumerate(item.continuations)
     ]
     checkpoint = loaded(module)
     runs: dict[str, Callable[[], object]] = {

@@ -47,7 +47,7 @@ def whole(
     module: LlamaForCausalLM, item: Candidates, *, batch: int, all_logits: bool
 ) -> np.ndarray:
     """Summed NLL of each candidate, read with its prefix."""
-    rows = torch.from_numpy(np.stack(item.rows).astype(np.int64))
+    rows = torch.from_numpy(np.stack(item.continuations).astype(np.int64))
     prefix = torch.from_numpy(item.prefix.astype(np.int64))
     found = []
     for part in rows.split(batch):
@@ -106,8 +106,8 @@ def main() -> None:
     module = model(HIDDEN)
     checkpoint = loaded(module, "fp32")
     item = make_set(options.candidates)
-    few = Candidates("few", item.prefix, item.rows[: options.others])
-    tiny = Candidates("tiny", item.prefix, item.rows[:16])
+    few = Candidates("few", item.prefix, item.continuations[: options.others])
+    tiny = Candidates("tiny", item.prefix, item.continuations[:16])
     print(
         f"Llama, hidden {HIDDEN}, {SHAPES[HIDDEN][0]} layers, V = {VOCABULARY:,}; a "
         f"prefix of {PREFIX}, {options.candidates} candidates of {LENGTH} tokens, "

@@ -103,7 +103,7 @@ def kinds(manifest_file: Path, base: Path, audits: Sequence[Audit]) -> list[Kind
             total = sum(len(c.prefix) + len(row) for c in items for row in c.rows)
             found.append(Kind(wanted.label, total, rows))
             continue
-        total = sum(item.tokens for item in items)
+        total = sum(item.n_tokens for item in items)
         if isinstance(drawn[0], Prompt):
             found.append(Kind(wanted.label, total, drawn))
         elif isinstance(drawn[0], Item):

@@ -177,8 +177,8 @@ def _missing_tokens(job: Job) -> MissingTokens:
                 audits = audits_by_store_key[store_key]
                 name = audits.pop() if len(audits) == 1 else SHARED
                 missing.items_by_kind[kind] += 1
-                missing.tokens_by_kind[kind] += item.tokens
-                missing.tokens_by_audit[name][kind] += item.tokens
+                missing.tokens_by_kind[kind] += item.n_tokens
+                missing.tokens_by_audit[name][kind] += item.n_tokens
     return missing
 
 
@@ -234,19 +234,19 @@ def _time_passes(job: Job, unscored: Unscored) -> PassTiming:
             score(
                 loaded, timed, passes=[scoring_pass], batch_size=job.request.batch_size
             )
-        seconds_per_token[kind] = job.clock[kind] / sum(item.tokens for item in timed)
+        seconds_per_token[kind] = job.clock[kind] / sum(item.n_tokens for item in timed)
     job.opening.release()
     return PassTiming(seconds_per_token, job.clock["loading"] * n_groups)
 
 
 def _items_to_time(items: Sequence[AnyItem]) -> list[AnyItem]:
     """Return items of every length, together about :data:`TIMED_TOKENS` tokens."""
-    mean_tokens = sum(item.tokens for item in items) / len(items)
+    mean_tokens = sum(item.n_tokens for item in items) / len(items)
     n_wanted = max(int(TIMED_TOKENS / max(mean_tokens, 1)), MIN_TIMED_ITEMS)
     n_timed = min(len(items), n_wanted)
 
     # Evenly spaced from the shortest to the longest.
-    by_length = sorted(items, key=lambda item: item.tokens)
+    by_length = sorted(items, key=lambda item: item.n_tokens)
     indices = np.linspace(0, len(items) - 1, n_timed).astype(int)  # (n_timed,)
     return [by_length[index] for index in indices]
 

@@ -390,7 +390,7 @@ class Job:
         n_tokens = 0
         for (name, _), items in unscored.items():
             if name in names:
-                n_tokens += sum(item.tokens for item in items)
+                n_tokens += sum(item.n_tokens for item in items)
         return n_tokens
 
     def opened(self, unscored: Unscored) -> Iterator[Checkpoint]:

@@ -68,9 +68,9 @@ def check_readable(loaded: Checkpoint, items: Sequence[AnyItem]) -> None:
 def _check_length(loaded: Checkpoint, item: AnyItem) -> None:
     """Refuse an item that is longer than the model's context."""
     context = loaded.max_positions
-    if context is not None and item.context_tokens > context:
+    if context is not None and item.n_context_tokens > context:
         raise InputError(
-            f"{item.context_tokens} tokens do not fit the context of {context}",
+            f"{item.n_context_tokens} tokens do not fit the context of {context}",
             where=_name_of(item),
             fix="build the manifest with this model's context, or cut the text",
         )

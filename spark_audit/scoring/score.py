@@ -271,7 +271,7 @@ def score_items(
     n_tokens_done = 0
     n_tokens = 0
     for window in windows:
-        n_tokens += sum(window_item.tokens for window_item in window)
+        n_tokens += sum(window_item.n_tokens for window_item in window)
 
     try:
         for window in windows:
@@ -280,7 +280,7 @@ def score_items(
                 # A window may contain stored items: their old scores stay.
                 if store_key in left:
                     store.add(store_key, scored_item.row_positions, columns)
-                n_tokens_done += scored_item.tokens
+                n_tokens_done += scored_item.n_tokens
                 if progress is not None:
                     progress(n_tokens_done, n_tokens)
     except BaseException:
@@ -332,7 +332,7 @@ def _windows_to_score(
         by_store_key.setdefault(store_keys[pass_item.key], pass_item)
 
     longest_first = sorted(
-        by_store_key.values(), key=lambda pass_item: -pass_item.tokens
+        by_store_key.values(), key=lambda pass_item: -pass_item.n_tokens
     )
     windows = []
     for start in range(0, len(longest_first), WINDOW):

@@ -76,15 +76,15 @@ def _candidate_columns(
     item: Candidates, pool: ThreadPool, server: Server
 ) -> dict[str, np.ndarray]:
     """Return the sum and the mean of each candidate's NLL, float32."""
-    texts = [np.append(item.prefix, row) for row in item.rows]
+    texts = [np.append(item.prefix, row) for row in item.continuations]
 
     sums = []
-    for row, nll in zip(item.rows, pool.imap(server.nll, texts), strict=True):
+    for row, nll in zip(item.continuations, pool.imap(server.nll, texts), strict=True):
         # The server scores prefix and candidate together; the candidate is at the end.
         sums.append(nll[-len(row) :].sum())
 
     nll_sums = np.array(sums)  # (candidates,), nats
-    n_tokens = np.array([len(row) for row in item.rows])  # (candidates,)
+    n_tokens = np.array([len(row) for row in item.continuations])  # (candidates,)
     return {
         "nll_sum": nll_sums.astype(np.float32),
         "nll_mean": (nll_sums / n_tokens).astype(np.float32),

@@ -133,18 +133,18 @@ def test_the_true_candidate_is_the_row_itself(case):
             candidate_set = sets[
                 key_of("canary", canary.canary_id, canary.part, context.example)
             ]
-            assert len(candidate_set.rows) == N
-            assert {len(ids) for ids in candidate_set.rows} == {
-                len(candidate_set.rows[0])
+            assert len(candidate_set.continuations) == N
+            assert {len(ids) for ids in candidate_set.continuations} == {
+                len(candidate_set.continuations[0])
             }
-            assert len({ids.tobytes() for ids in candidate_set.rows}) == N
+            assert len({ids.tobytes() for ids in candidate_set.continuations}) == N
             row = plain[context.example].ids
             true = np.append(
-                candidate_set.prefix, candidate_set.rows[canary.true_index]
+                candidate_set.prefix, candidate_set.continuations[canary.true_index]
             )
             np.testing.assert_array_equal(true, row[: len(true)])
             if canary.n_tokens and context is canary.contexts[0]:
-                assert len(candidate_set.rows[0]) == canary.n_tokens
+                assert len(candidate_set.continuations[0]) == canary.n_tokens
             # The plain pass says the same of it.
             table = score(loaded, [candidate_set], passes=[KIND])[KIND]
             end = len(true) - 1
@@ -170,8 +170,9 @@ def test_a_coin_is_a_canary_and_its_neighbour_among_the_candidates(case):
         first_index = canary.true_index - canary.true_index % 2
         canary_item = item_by_key[key_of("canary", canary.canary_id, "full", row)]
         (pair,) = items_for(manifest, loaded, {KIND: [key]})[KIND]
-        assert [ids.tolist() for ids in pair.rows] == [
-            ids.tolist() for ids in canary_item.rows[first_index : first_index + 2]
+        assert [ids.tolist() for ids in pair.continuations] == [
+            ids.tolist()
+            for ids in canary_item.continuations[first_index : first_index + 2]
         ]
         assert np.array_equal(pair.prefix, canary_item.prefix)
         coins += 1

@@ -131,7 +131,7 @@ def test_a_long_prompt_loses_its_beginning_and_keeps_its_bos(reference):
     prompt = "service food cold good fine rate raised basis points news Label:"
     made = task_manifest([make_example("r", prompt, " good")], small, name="t")
     item = prompt_of(made, small, "r")
-    assert item.tokens == 24
+    assert item.n_tokens == 24
     joint = reference.tokenizer(prompt + " good")["input_ids"]
     end = made.by_id["r"].response_token
     assert item.ids[0] == joint[0] == reference.tokenizer.bos_token_id
@@ -170,7 +170,7 @@ def test_labels_are_tokenised_as_they_stand_behind_the_prompt(reference):
     ]
     assert item.key == key_of("labels", "r2") == "labels:r2"
     tokenizer = reference.tokenizer
-    for label, row in zip(task_labels(made)["yelp"], item.rows, strict=True):
+    for label, row in zip(task_labels(made)["yelp"], item.continuations, strict=True):
         joint = tokenizer("Text 2. Label:" + label)["input_ids"]
         assert [*item.prefix.tolist(), *row.tolist()] == joint
     # A beginning that labels share is scored with them: the prompt ends before it.
@@ -189,12 +189,12 @@ def test_a_label_that_changes_the_prompts_tokens(reference):
     (item,) = items_for(made, reference, {CANDIDATES: [key_of("labels", "r")]})[
         CANDIDATES
     ]
-    for label, row in zip(("7", "bad"), item.rows, strict=True):
+    for label, row in zip(("7", "bad"), item.continuations, strict=True):
         joint = tokenizer(prompt + label)["input_ids"]
         assert [*item.prefix.tolist(), *row.tolist()] == joint
     assert tokenizer.decode(item.prefix[1:]) == prompt.rstrip()
-    assert tokenizer.decode(item.rows[0]) == " 7"
-    assert tokenizer.decode(item.rows[1]) == " bad"
+    assert tokenizer.decode(item.continuations[0]) == " 7"
+    assert tokenizer.decode(item.continuations[1]) == " bad"
 
 
 def test_free_text_has_no_labels(reference):

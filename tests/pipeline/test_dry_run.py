@@ -46,7 +46,7 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(workshop, tiny_base, monkey
     plan = union(plans)
     items = items_for(manifest, checkpoint, plan)
     read = sum(
-        item.tokens for items_of_pass in items.values() for item in items_of_pass
+        item.n_tokens for items_of_pass in items.values() for item in items_of_pass
     )
     n_tokens = sum(pass_facts["tokens"] for pass_facts in facts["passes"])
     assert n_tokens == pytest.approx(2 * read, rel=0.01)

@@ -71,7 +71,7 @@ SETS = (
 def expected(model: Any, item: Candidates) -> np.ndarray:
     """Each candidate alone in its whole sequence, in float64."""
     found = []
-    for row in item.rows:
+    for row in item.continuations:
         whole = torch.from_numpy(np.append(item.prefix, row).astype(np.int64))[None]
         logits = model(input_ids=whole, use_cache=False).logits[0, :-1].double()
         nll = -torch.log_softmax(logits, -1).gather(1, whole[0, 1:, None])[:, 0]
@@ -85,7 +85,7 @@ def assert_fits(
     table = scored[KIND]
     for item in sets:
         rows = table.rows(item.key)
-        count = np.array([len(row) for row in item.rows])
+        count = np.array([len(row) for row in item.continuations])
         truth = expected(model, item)
         mean = table.columns["nll_mean"][rows]
         total = table.columns["nll_sum"][rows]
@@ -173,9 +173,9 @@ def test_unusable_rows_take_no_part():
     usable = np.ones(310, dtype=bool)
     usable[[100, 101]] = False
     usable[299:] = False
-    spared = [[np.where(usable[row], row, 9) for row in s.rows] for s in SETS]
+    spared = [[np.where(usable[row], row, 9) for row in s.continuations] for s in SETS]
     sets = [
-        replace(s, rows=tuple(row.astype(np.int32) for row in rows))
+        replace(s, continuations=tuple(row.astype(np.int32) for row in rows))
         for s, rows in zip(SETS, spared, strict=True)
     ]
     scored = score(make_loaded(model, usable=usable), sets, passes=[KIND])
@@ -353,7 +353,13 @@ def test_memory_that_ends_halves_the_batches(monkeypatch):
     model = make_model("llama")
     loaded = make_loaded(model)
     item = Candidates("x", ids(*range(3, 40)), drawn([9] * 40, 0))
-    sets = [item, *(replace(item, key=f"{n}", rows=item.rows[n:]) for n in range(1, 6))]
+    sets = [
+        item,
+        *(
+            replace(item, key=f"{n}", continuations=item.continuations[n:])
+            for n in range(1, 6)
+        ),
+    ]
     calm = score(loaded, sets, passes=[KIND])[KIND]
     body = type(model.model)
     forward = body.forward

@@ -149,7 +149,7 @@ def test_items_with_the_same_tokens_are_scored_once(loaded, items, monkeypatch):
 @pytest.mark.parametrize("shown", [True, False])
 def test_progress_is_shown_when_asked_for(loaded, items, shown, capsys):
     tables = score(loaded, items, progress=shown)
-    total = sum(item.tokens for item in items)
+    total = sum(item.n_tokens for item in items)
     told = capsys.readouterr().err
     assert (f"{total}/{total}" in told or f"{total:,}" in told) == shown
     assert bool(told) == shown

@@ -137,7 +137,7 @@ def processes(job: Job, unscored: Unscored) -> int:
     described = job.opening.described
     n_tokens = 0
     for items in unscored.values():
-        n_tokens += sum(item.tokens for item in items)
+        n_tokens += sum(item.n_tokens for item in items)
     if not request.can_use_processes or not n_tokens:
         return 1
 

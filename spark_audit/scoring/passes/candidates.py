@@ -54,13 +54,14 @@ def run(
     """
     # The longest set comes first: if the check passes for it, it passes for shorter
     # ones, even with attention windows.
-    items = sorted(items, key=lambda item: -item.context_tokens)
+    items = sorted(items, key=lambda item: -item.n_context_tokens)
     scorer = Scorer(loaded, model, items[0].example, settings.note)
     readings = _Readings(scorer, settings.batch_size)
 
     # The check needs a set with tokens that are read after the prefix.
     probe = next(
-        (item for item in items if any(len(row) > 1 for row in item.rows)), items[0]
+        (item for item in items if any(len(row) > 1 for row in item.continuations)),
+        items[0],
     )
     # Without a reason against the cache, it is used.
     reason = _reason_against_cache(model) or readings.verify(probe)
@@ -69,10 +70,10 @@ def run(
 
     read = readings.whole if reason else readings.cached
     for item in items:
-        nll_sums = read(item, range(len(item.rows)))  # (candidates,), nats
+        nll_sums = read(item, range(len(item.continuations)))  # (candidates,), nats
         check_finite(nll_sums, where=f"candidates {item.key!r}")
 
-        n_tokens = np.array([len(row) for row in item.rows])  # (candidates,)
+        n_tokens = np.array([len(row) for row in item.continuations])  # (candidates,)
         columns = {
             "nll_sum": nll_sums.astype(np.float32),
             "nll_mean": (nll_sums / n_tokens).astype(np.float32),
@@ -156,7 +157,7 @@ class _Readings:
 
         These are the first, the longest and the last candidate of a set.
         """
-        lengths = np.array([len(row) for row in item.rows])
+        lengths = np.array([len(row) for row in item.continuations])
         chosen = sorted({0, int(lengths.argmax()), len(lengths) - 1})
         whole = self.whole(item, chosen)
         try:
@@ -193,7 +194,7 @@ class _Readings:
         numpy.ndarray
             Shape ``(chosen,)``, in that order.
         """
-        rows = [item.rows[i] for i in chosen]
+        rows = [item.continuations[i] for i in chosen]
         n_prefix = len(item.prefix)
         total = np.zeros(len(rows))  # (chosen,)
 
@@ -217,7 +218,7 @@ class _Readings:
         The prefix predicts the first token of each candidate. The other tokens are read
         with the cache.
         """
-        rows = [item.rows[i] for i in chosen]
+        rows = [item.continuations[i] for i in chosen]
         n_prefix = len(item.prefix)
         prefix = torch.from_numpy(item.prefix.astype(np.int64))[None]  # (1, p)
         first_tokens = torch.tensor([[[int(row[0]) for row in rows]]])  # (1, 1, chosen)

@@ -96,7 +96,7 @@ def run(
         limits = replace(limits, max_length_ratio=1.0)
 
     def length(item: Prompt) -> int:
-        return item.tokens if writer.pads else len(item.ids)
+        return item.n_tokens if writer.pads else len(item.ids)
 
     # A single prompt that does not fit into memory cannot be made smaller.
     batches = Batches(items, length, room=limits, rows=settings.batch_size)

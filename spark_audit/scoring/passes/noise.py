@@ -62,10 +62,10 @@ def run(
 
     def nll_under_noise(batch: list[Item]) -> list[np.ndarray]:
         """Return each item's NLL, with the item's own normals on its tokens."""
-        longest = max(item.context_tokens for item in batch)
+        longest = max(item.n_context_tokens for item in batch)
         noise = torch.zeros(len(batch), longest, width)  # (B, T, H)
         for row, item in enumerate(batch):
-            noise[row, : item.context_tokens] = unit_normals(item, draw, width)
+            noise[row, : item.n_context_tokens] = unit_normals(item, draw, width)
 
         # Noise belongs to positions, so a repeated token gets different noise.
         with input_noise(model, noise.mul_(sigma), by_token=False):
@@ -73,7 +73,7 @@ def run(
 
     batches = Batches(
         items,
-        lambda item: item.context_tokens,
+        lambda item: item.n_context_tokens,
         room=scorer.room,
         rows=settings.batch_size,
     )
