@@ -131,6 +131,23 @@ def is_protocol(wanted: Any) -> bool:
     return isinstance(wanted, type) and Protocol in wanted.__mro__
 
 
+def is_list_of_objects(wanted: Any) -> bool:
+    """Return whether a list of values of a class is wanted, such as examples.
+
+    >>> is_list_of_objects(Sequence[MisfitError] | None)
+    True
+    >>> is_list_of_objects(Sequence[str])
+    False
+    """
+    origin = get_origin(wanted)
+    if origin in (Union, UnionType):
+        return any(is_list_of_objects(option) for option in get_args(wanted))
+    if origin not in (*LISTS, Iterable):
+        return False
+    item_type = get_args(wanted)[0]
+    return isinstance(item_type, type) and item_type not in WORDS_OF_TYPES
+
+
 def _is_of_plain_type(value: object, wanted: Any, origin: Any) -> bool:
     """Return whether a value is of a type without parts, or one of the given values."""
     if origin is Literal:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, get_origin
@@ -18,6 +19,7 @@ from spark_audit.argument_types import (
     MisfitError,
     annotations_of,
     fitted,
+    is_list_of_objects,
     literals_of,
     types_in_words,
 )
@@ -72,9 +74,10 @@ def checked_call(function: Callable[CallP, ResultT]) -> Callable[CallP, ResultT]
     @functools.wraps(function)
     def checked(*args: CallP.args, **kwargs: CallP.kwargs) -> ResultT:
         check_arguments(_name_for_callers(function), kwargs, names)
-        try:
+        call = None
+        with suppress(TypeError):
             call = signature.bind(*args, **kwargs)
-        except TypeError:
+        if call is None:
             # Python itself says which argument is missing.
             return function(*args, **kwargs)
 
@@ -187,8 +190,9 @@ def checked_value(name: str, value: object, wanted: Any) -> Any:
         )
     *others, last = types_in_words(misfit.wanted)
     expected = f"neither {', '.join(others)} nor {last}" if others else f"not {last}"
-    # A text inside of a list may be one of a row.
-    if misfit.place and isinstance(misfit.value, str):
+    # A text inside of a list, or instead of a list of examples, may be one of a row.
+    may_be_of_row = argument.endswith("]") or is_list_of_objects(misfit.wanted)
+    if isinstance(misfit.value, str) and may_be_of_row:
         raise ArgumentError(f"a text is {expected}", where=argument)
     raise wrong_value(argument, misfit.value, expected)
 

@@ -240,6 +240,17 @@ def out_of_memory(error: BaseException) -> bool:
     return False
 
 
+def memory_failure(error: BaseException) -> BaseException | None:
+    """Return the error if it is a failure of memory, else ``None``.
+
+    An error of a library may quote text, token ids or scores of a row, and a traceback
+    would show it. An error of ours is therefore raised from ``None``, or, where memory
+    may have run out, from ``memory_failure(error)``: :func:`out_of_memory` still sees
+    that, and the message of such a failure names only sizes.
+    """
+    return error if out_of_memory(error) else None
+
+
 def _says_out_of_memory(error: BaseException) -> bool:
     """Return whether a single error is a failure of memory.
 

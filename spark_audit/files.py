@@ -215,26 +215,26 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
             parse_constant=int if finite else None,
             object_pairs_hook=_object_of_unique_keys,
         )
-    except UnicodeDecodeError as error:
-        raise InputError("is not UTF-8", where=place, fix="save as UTF-8") from error
+    except UnicodeDecodeError:
+        raise InputError("is not UTF-8", where=place, fix="save as UTF-8") from None
     except json.JSONDecodeError as error:
         # Only the position is taken from the decoder's message, never a piece of the
         # text.
         problem = f"is not JSON (line {error.lineno}, column {error.colno})"
         if error.lineno == 1:
             problem = f"is not JSON (column {error.colno})"
-        raise InputError(problem, where=place, fix=_fix_of_json(error)) from error
-    except KeyError as error:
+        raise InputError(problem, where=place, fix=_fix_of_json(error)) from None
+    except KeyError:
         raise InputError(
             "has an object with a repeated key",
             where=place,
             fix="keep the one that is meant",
-        ) from error
-    except (ValueError, RecursionError) as error:
+        ) from None
+    except (ValueError, RecursionError):
         raise InputError(
             "contains NaN, Infinity, a number that is too long, or too many levels",
             where=place,
-        ) from error
+        ) from None
 
 
 def _fix_of_json(error: json.JSONDecodeError) -> str:

@@ -88,12 +88,12 @@ class Folder:
             record = RunRecord.model_validate(content)
             if not intact(data):
                 raise ValueError("other bytes than were written")
-        except (OSError, InputError, ValueError) as error:
+        except (OSError, InputError, ValueError):
             raise OutputError(
                 "is damaged, or is not a readable record of a run",
                 where=str(self._record),
                 fix="give another -o",
-            ) from error
+            ) from None
         return record
 
     def is_new(self) -> bool:

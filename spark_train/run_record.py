@@ -59,7 +59,7 @@ class RunRecord(BaseModel):
         SHA-256 of ``run.json`` with zeros in place of the seal.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     kind: Literal["spark-train-run"] = "spark-train-run"
     schema_version: Literal[1] = 1

@@ -76,7 +76,7 @@ class SettingGroup(BaseModel):
             reason = message[:1].lower() + message[1:]
             raise InputError(
                 f"{cls._prefix()}{leaf} is {first['input']!r}: {reason}", where="--set"
-            ) from error
+            ) from None
 
     @classmethod
     def _prefix(cls) -> str:

@@ -204,7 +204,7 @@ def _check_values(fields: Mapping[str, Any]) -> None:
         if type(fields[name]) in (int, float, bool):
             quoted = f" {fields[name]}"
         problem = f"adapter_config.json gives {name} a value{quoted} that is not opened"
-        raise CheckpointError(problem, fix=SAVED_CONFIG) from error
+        raise CheckpointError(problem, fix=SAVED_CONFIG) from None
 
     # Each pair gives the first layer and the layer after the last of those repeated.
     layer_ranges = validated.layer_replication

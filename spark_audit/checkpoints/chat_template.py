@@ -78,6 +78,6 @@ def _template_in(path: Path) -> str:
     try:
         content = read_regular(path, follow=True, most=SETTINGS_BYTES)
         return content.decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError):
         problem = "is no text, or cannot be read"
-        raise InputError(problem, where=str(path)) from error
+        raise InputError(problem, where=str(path)) from None

@@ -151,8 +151,8 @@ def read_state(path: Path) -> dict[str, Any]:
         return dict(parse_json(header, place=str(path), finite=False))
     except FileNotFoundError:
         raise
-    except (SafetensorError, OSError, InputError, LookupError, TypeError) as error:
-        raise _damaged(path, "is damaged or no state of a run") from error
+    except (SafetensorError, OSError, InputError, LookupError, TypeError):
+        raise _damaged(path, "is damaged or no state of a run") from None
 
 
 def _damaged(path: Path, problem: str) -> OutputError:

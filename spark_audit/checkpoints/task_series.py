@@ -328,10 +328,10 @@ def _listed_stages(path: Path) -> list[Path]:
     """
     try:
         lines = read_regular(path, follow=True).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError):
         raise CheckpointError(
             f"{_READ_AS_LIST}, and is no text", fix=_WRITE_LIST
-        ) from error
+        ) from None
 
     stages: list[Path] = []
     listed: set[str] = set()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_audit.data.data_files import check_decoded
-from spark_audit.errors import InputError, SparkError
+from spark_audit.errors import InputError, SparkError, memory_failure
 from spark_audit.files import parse_json
 from spark_audit.json_values import Row
 
@@ -82,7 +82,7 @@ def rows_of_batches(
             "is not readable as Parquet or Arrow",
             where=place,
             fix="copy or export it again",
-        ) from error
+        ) from memory_failure(error)
 
 
 def _slices(row_bytes: np.ndarray) -> Iterator[tuple[int, int]]:

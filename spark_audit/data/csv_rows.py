@@ -36,8 +36,8 @@ def text_rows(path: Path, *, encoding: str | None = None) -> Iterator[tuple[str,
     for place, line in byte_lines(path, encoding=encoding):
         try:
             text = line.decode().strip()
-        except UnicodeDecodeError as error:
-            raise InputError("is not UTF-8", where=place, fix=ENCODING_FIX) from error
+        except UnicodeDecodeError:
+            raise InputError("is not UTF-8", where=place, fix=ENCODING_FIX) from None
         if text:
             yield place, TextLine(text=text)
 
@@ -141,18 +141,18 @@ def _csv_errors(path: Path, lines: _Lines) -> Iterator[None]:
     """Raise ``InputError`` where the text is not UTF-8, or its quotes are not CSV."""
     try:
         yield
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError:
         raise InputError(
             "is not UTF-8",
             where=f"{path}, behind line {lines.n_read}",
             fix=ENCODING_FIX,
-        ) from error
-    except csv.Error as error:
+        ) from None
+    except csv.Error:
         raise InputError(
             "has a quote that is not CSV",
             where=f"{path}, behind line {lines.n_read}",
             fix="close every quote, and double one that is text",
-        ) from error
+        ) from None
 
 
 class _Head(NamedTuple):

@@ -250,12 +250,12 @@ class _Recoded(io.RawIOBase):
         if not self._waiting:
             try:
                 self._waiting = self._text.read(CHUNK_BYTES).encode()
-            except UnicodeError as error:
+            except UnicodeError:
                 raise InputError(
                     f"is not {self._encoding}",
                     where=str(self._path),
                     fix="give the right --encoding",
-                ) from error
+                ) from None
 
         piece = self._waiting[: len(buffer)]
         self._waiting = self._waiting[len(piece) :]

@@ -66,8 +66,9 @@ SAME_AS_ID = "\0same as id"
 _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 
 
-# A file's objects hold no other keys, and no value is coerced.
-_CLOSED = ConfigDict(extra="forbid")
+# A file's objects hold no other keys, and no value is coerced. Errors of pydantic leave
+# out their input, which may be text of a row.
+_CLOSED = ConfigDict(extra="forbid", hide_input_in_errors=True)
 # A file leaves these fields out if they are empty.
 _UNSAID = Field(exclude_if=lambda value: not value)
 # A file leaves this field out if it is None; an empty tuple is written.
@@ -183,12 +184,12 @@ class Example:
         for field, text in (("prompt", self.prompt), ("response", self.response)):
             try:
                 text.encode()
-            except UnicodeEncodeError as error:
+            except UnicodeEncodeError:
                 raise bad_field(
                     field,
                     "holds half a surrogate pair",
                     fix="remove what stands for half a character",
-                ) from error
+                ) from None
         if not self.text.strip():
             raise bad_field("prompt", "and response are blank", fix="leave the row out")
 
@@ -452,7 +453,7 @@ def spans_field(row: JsonObject) -> tuple[Span, ...]:
 
 
 _EXAMPLE = TypeAdapter(Example)
-_SPANS = TypeAdapter(tuple[Span, ...])
+_SPANS = TypeAdapter(tuple[Span, ...], config=ConfigDict(hide_input_in_errors=True))
 _FIXES = {"id": "`data import` makes ids", "split": SPLIT_FIX}
 """Advice on bad fields."""
 
@@ -488,7 +489,7 @@ def _validated(adapter: TypeAdapter[T], value: object, *inside: str | int) -> T:
             steps = steps[:-1] or ("*",)
             problem = "a key that is not known"
         field = _field_path(steps)
-        raise bad_field(field, f"({problem})", fix=_FIXES.get(field)) from error
+        raise bad_field(field, f"({problem})", fix=_FIXES.get(field)) from None
 
 
 def _field_path(steps: Iterable[str | int]) -> str:

@@ -189,8 +189,8 @@ def _check_utf8(raw: bytes, place: str) -> None:
     """
     try:
         raw.decode()
-    except UnicodeDecodeError as error:
-        raise InputError("is not UTF-8", where=place, fix=_UTF8_FIX) from error
+    except UnicodeDecodeError:
+        raise InputError("is not UTF-8", where=place, fix=_UTF8_FIX) from None
 
 
 def json_rows(

@@ -25,7 +25,7 @@ from spark_audit.data.data_files import (
 )
 from spark_audit.data.examples import Split
 from spark_audit.data.json_rows import Note, json_lines, json_list, json_rows
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, memory_failure
 from spark_audit.files import lies_inside, open_regular, parse_json, read_regular
 from spark_audit.json_values import Row
 from spark_audit.wrong_paths import no_such_path
@@ -252,7 +252,7 @@ def _rows_of_hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
             where=source,
             fix=f"give {HUB}OWNER/NAME[:CONFIG]; the package comes, where spark-audit "
             "lies, by pip install '.[hub]'",
-        ) from error
+        ) from memory_failure(error)
 
     parts = dict(loaded) if isinstance(loaded, Mapping) else {"": loaded}
     # A part such as "unsupervised" beside train and test is left out.

@@ -27,8 +27,9 @@ Supervision = Literal["in the loss", "read only", "cut off"]
 CharRange = tuple[StrictInt, StrictInt]
 """Characters ``(start, end)`` of a row's text, end exclusive."""
 
-# A file's objects hold no other keys, and no value is coerced.
-_CLOSED = ConfigDict(extra="forbid")
+# A file's objects hold no other keys, and no value is coerced. Errors of pydantic leave
+# out their input, which may be text of a row.
+_CLOSED = ConfigDict(extra="forbid", hide_input_in_errors=True)
 # A file leaves fields out if they are empty, or if they are None.
 _UNSAID = Field(exclude_if=lambda value: not value)
 _UNSAID_IF_NONE = Field(exclude_if=lambda value: value is None)

@@ -119,7 +119,7 @@ def checked_content(content: JsonObject, *, where: str) -> Manifest:
             _problem_of(error),
             where=where,
             fix="build the manifest again with this version of SPARK Audit",
-        ) from error
+        ) from None
     return draft
 
 

@@ -36,9 +36,14 @@ TokenRange = tuple[int, int]
 
 
 class ManifestPart(BaseModel):
-    """Base of the manifest's parts: unknown fields are kept, and nothing is coerced."""
+    """Base of the manifest's parts: unknown fields are kept, and nothing is coerced.
 
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+    Its errors do not show their input, which may be text of a row.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="allow", strict=True, hide_input_in_errors=True
+    )
 
 
 class ManifestSpan(ManifestPart):

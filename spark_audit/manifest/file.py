@@ -17,7 +17,7 @@ from spark_audit import files, wrong_paths
 from spark_audit.arguments import checked_call
 from spark_audit.checkpoints.given import IN_MEMORY
 from spark_audit.data.arrow_messages import ARROW_MAGIC
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, memory_failure
 from spark_audit.manifest.arrow_file import read_arrow, write_arrow
 from spark_audit.manifest.content import (
     MANIFEST_PARTS,
@@ -174,7 +174,7 @@ def _content_of_file(path: Path) -> object:
             "was changed, is not whole, or is no manifest",
             where=str(path),
             fix=REBUILD_FIX,
-        ) from error
+        ) from memory_failure(error)
 
 
 def _parsed(raw: bytes, path: Path) -> object:
@@ -192,9 +192,10 @@ def _parsed(raw: bytes, path: Path) -> object:
         return files.parse_json(raw, place=str(path))
     except InputError as error:
         # JSON lines: a whole object, and another one behind it.
-        cause = error.__cause__
+        # The error hides that of the decoder, which remains its context.
+        cause = error.__context__
         if isinstance(cause, json.JSONDecodeError) and cause.msg == "Extra data":
-            raise _no_manifest(path) from error
+            raise _no_manifest(path) from None
         raise
 
 

@@ -108,7 +108,7 @@ class BuildSettings:
             raise InputError(
                 f"{problem['input']!r}: {problem['msg'].lower()}",
                 where=str(problem["loc"][0]),
-            ) from error
+            ) from None
 
     def _length_within(self, max_positions: int | None) -> int | None:
         """Return the most tokens that are read of a text; ``None``: no limit."""

@@ -21,7 +21,7 @@ from spark_audit.audits.base import Context, baselines_of, guard, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT
-from spark_audit.errors import InputError, OutputError, SparkError
+from spark_audit.errors import InputError, OutputError, SparkError, memory_failure
 from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, check_known, entry_of, series_of
 from spark_audit.pipeline.conclude import score_files, write_evidence
@@ -249,7 +249,7 @@ def concluded(
             f"`{name}` can conclude nothing from it ({type(error).__name__})",
             where=f"scores/{about(name).evidence_file()}",
             fix="audit again with this version",
-        ) from error
+        ) from memory_failure(error)
 
 
 def _concluded(

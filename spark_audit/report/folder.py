@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from spark_audit.audits import audit_names
 from spark_audit.collector import collector_paused
-from spark_audit.errors import InputError, OutputError, one_of
+from spark_audit.errors import InputError, OutputError, memory_failure, one_of
 from spark_audit.files import (
     check_links,
     data_bytes,
@@ -155,7 +155,7 @@ def read_report(folder: str | Path) -> Report:
         first = error.errors(include_input=False, include_url=False)[0]
         field = field_path(first["loc"], Report.model_json_schema())
         problem = f"field {field}: {first['msg']}" if field else "is not JSON"
-        raise InputError(problem, where=str(path), fix=RUN_AGAIN) from error
+        raise InputError(problem, where=str(path), fix=RUN_AGAIN) from None
 
     try:
         # Reading a sentence raises if its template or a fact is missing, as it may be
@@ -168,7 +168,7 @@ def read_report(folder: str | Path) -> Report:
         # The lines of figures may contradict the figures, so make them again.
         return with_figures(report)
     except Exception as error:  # whatever a template does with unfit facts
-        raise _unreadable_sentence(report, path) from error
+        raise _unreadable_sentence(report, path) from memory_failure(error)
 
 
 def _unreadable_sentence(report: Report, path: Path) -> InputError:

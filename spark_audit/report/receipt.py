@@ -264,12 +264,12 @@ def accounted(run: Path, claim: Claim) -> str:
         delta = privacy.get("delta")
         accountant = privacy.get("accountant")
         why_unaccounted = privacy.get("no_epsilon", "")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise InputError(
             "is no run with privacy",
             where=str(run),
             fix="give the folder of a run of `spark-train run --dp dpsgd`",
-        ) from error
+        ) from None
 
     if not epsilons:
         if why_unaccounted:

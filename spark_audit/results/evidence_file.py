@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_audit.errors import InputError, OutputError, memory_size
+from spark_audit.errors import InputError, OutputError, memory_failure, memory_size
 from spark_audit.files import SETTINGS_BYTES, check_regular, data_bytes, parse_json
 from spark_audit.results.evidence_columns import (
     FREE_OR_NONE,
@@ -120,7 +120,7 @@ def opened_evidence(path: Path) -> Iterator[EvidenceContent]:
         raise OutputError(what, where=str(path), fix=AGAIN) from error
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         what = "is not readable evidence"
-        raise OutputError(what, where=str(path), fix=AGAIN) from error
+        raise OutputError(what, where=str(path), fix=AGAIN) from memory_failure(error)
 
 
 def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
@@ -140,8 +140,8 @@ def _about(file: pq.ParquetFile, layout: EvidenceLayout | None) -> _About:
 
     try:
         content = parse_json(raw, place="evidence")
-    except InputError as error:
-        raise _UnfitError("does not say what it holds") from error
+    except InputError:
+        raise _UnfitError("does not say what it holds") from None
     if not isinstance(content, dict) or not isinstance(content.get("facts"), dict):
         raise _UnfitError("does not say what it holds")
 

@@ -106,10 +106,16 @@ def group_parts(group: str) -> tuple[str, str]:
 
 
 class Strict(BaseModel):
-    """A record of a report file: immutable, and without unknown fields."""
+    """A record of a report file: immutable, and without unknown fields.
+
+    Its errors do not show their input, which may be text of a row.
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
     )
 
     @model_validator(mode="before")

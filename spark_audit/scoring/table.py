@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_audit.cells_html import counted
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, memory_failure
 from spark_audit.files import check_regular, write_atomically
 
 FLOAT = np.dtype(np.float32)
@@ -364,5 +364,5 @@ def read_parquet(*paths: Path, columns: Sequence[str] | None = None) -> pa.Table
         except (OSError, ValueError, pa.ArrowException) as error:
             raise OutputError(
                 "is not a readable score table", where=str(path), fix="score again"
-            ) from error
+            ) from memory_failure(error)
     return pa.concat_tables(tables)

@@ -107,8 +107,8 @@ def read_rows(path: Path) -> pd.DataFrame:
             records.append((str(row["id"]), int(row["label"]), text_hash(row["text"])))
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError("has no rows", where=where, fix=WRITE) from error
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise InputError("has no rows", where=where, fix=WRITE) from None
 
     frame = pd.DataFrame(records, columns=["id", "label", HASH])
     if not frame["id"].duplicated().any():

@@ -120,8 +120,8 @@ def read_file(path: Path, attack: str, where: str) -> pd.DataFrame:
         return _scores_of_table(TABLE_READERS[suffix](path), attack, where)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError("cannot be read as a table", where=where) from error
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise InputError("cannot be read as a table", where=where) from None
 
 
 def _scores_of_lists(lists: Mapping[str, Any], attack: str, where: str) -> pd.DataFrame:

@@ -30,7 +30,7 @@ from spark_audit.audits.mia.scores import (
     Untrained,
 )
 from spark_audit.audits.plugins import registered
-from spark_audit.errors import InputError, one_line
+from spark_audit.errors import InputError, memory_failure
 from spark_audit.manifest.example_schema import ManifestExample
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME
@@ -280,16 +280,23 @@ def _further_score(attack: str, formula: Any, block: TextBlock) -> np.ndarray:
     InputError
         If the package fails, which only its authors can mend.
     """
-    n_texts = len(block.logp)
+    advice = "update or uninstall the package that registers it"
     try:
-        values = np.asarray(formula(block), dtype=np.float64)
-        if values.shape != (n_texts,):
-            raise ValueError(f"it gives the shape {values.shape}, not one per text")
+        values = np.asarray(formula(block), dtype=np.float64)  # (k,)
     except Exception as error:
+        # Its message may quote one of the texts, which the package was given.
         raise InputError(
-            f"the membership score {attack!r} fails ({one_line(error)})",
-            fix="update or uninstall the package that registers it",
-        ) from error
+            f"the membership score {attack!r} fails ({type(error).__name__})",
+            fix=advice,
+        ) from memory_failure(error)
+
+    n_texts = len(block.logp)
+    if values.shape != (n_texts,):
+        raise InputError(
+            f"the membership score {attack!r} fails: it gives the shape "
+            f"{values.shape}, not one per text",
+            fix=advice,
+        )
     return np.where(np.isfinite(values), values, np.nan)
 
 

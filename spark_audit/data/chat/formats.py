@@ -415,12 +415,12 @@ def _json_field(row: JsonObject, column: str) -> object:
     parsed: object
     try:
         parsed = json.loads(value)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError):
         if may_be_text:
             return value
         raise bad_field(
             column, "is not JSON", fix="write the column as JSON, or as a list"
-        ) from error
+        ) from None
 
     is_messages = isinstance(parsed, list) and all(
         isinstance(message, dict) for message in parsed
