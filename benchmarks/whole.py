@@ -98,9 +98,15 @@ def kinds(manifest_file: Path, base: Path, audits: Sequence[Audit]) -> list[Kind
     for wanted, items in items_for(view, loaded, union(plans)).items():
         drawn = [items[i] for i in rng.permutation(len(items))[:SAMPLE]]
         if isinstance(drawn[0], Candidates):
-            rows = [np.concatenate([c.prefix, row]) for c in drawn for row in c.rows]
+            rows = [
+                np.concatenate([c.prefix, row])
+                for c in drawn
+                for row in c.continuations
+            ]
             rows = [rows[i] for i in rng.permutation(len(rows))[: 4 * BATCH]]
-            total = sum(len(c.prefix) + len(row) for c in items for row in c.rows)
+            total = sum(
+                len(c.prefix) + len(row) for c in items for row in c.continuations
+            )
             found.append(Kind(wanted.label, total, rows))
             continue
         total = sum(item.n_tokens for item in items)
