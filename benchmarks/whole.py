@@ -157,7 +157,7 @@ def seconds(kind: Kind, model: Any) -> float:
     call: Callable[..., None] = alone
     sizes = [len(row) for row in kind.sample if isinstance(row, np.ndarray)]
     if isinstance(kind.sample[0], Prompt):
-        call, sizes = generated, [prompt.tokens for prompt in kind.sample]
+        call, sizes = generated, [prompt.n_tokens for prompt in kind.sample]
     elif kind.name.startswith("candidates"):
         call = batched
     call(model, kind.sample[:2])
