@@ -43,19 +43,19 @@ def findings(
     rows
         Figures of the report: its pooled rates and numbers of tries are used.
     """
-    pooled = {
+    pooled_figures = {
         (row.checkpoint, row.metric, row.variant): row
         for row in rows
         if row.group == "pooled"
     }
     for name, spans_of_checkpoint in by_checkpoint(spans).items():
-        yield from _findings_on(name, spans_of_checkpoint, pooled, seed=seed)
+        yield from _findings_on(name, spans_of_checkpoint, pooled_figures, seed=seed)
 
 
 def _findings_on(
     name: str,
     spans: pd.DataFrame,
-    pooled: Mapping[tuple[str, str, str], Row],
+    pooled_figures: Mapping[tuple[str, str, str], Row],
     *,
     seed: int,
 ) -> Iterator[Finding]:
@@ -65,12 +65,15 @@ def _findings_on(
     ----------
     spans
         Of the checkpoint, from :func:`spark_audit.audits.extract.rates.by_checkpoint`.
-    pooled
-        Checkpoint, metric and variant -> its figure over all tasks.
+    pooled_figures
+        Checkpoint, metric and variant -> its figure over all tasks. The variant "" is
+        the main one; of the numbers of tries it is the name of a sampler. A checkpoint
+        with a rate has a figure of each sampler, since every pass scores them all
+        (median_tries.py).
     """
-    rate = pooled.get((name, "greedy_rate", ""))
+    rate = pooled_figures.get((name, "greedy_rate", ""))
     hits = reproduced_hits(spans)
-    has_sure_hit = hits.count > 0
+    has_sure_hit = hits.count > 0  # `count` is without ties
     has_tied_hit = hits.tied > 0
 
     # If there are hits there is a finding even if the rate is not estimable.
@@ -82,13 +85,11 @@ def _findings_on(
         )
         return
 
-    # Names as the sentences read them, as "{{ back }} of {{ back.of }}".
+    # Facts have the names by which sentences read them. `back`: how many spans came
+    # back, as in "{{ back }} of {{ back.of }}"; a sampler: its median number of tries.
     facts: Facts = {"rate": rate, "back": hits}
-
-    # Median numbers of tries are facts, too. Every pass scores these samplers, so a
-    # checkpoint with a rate has a row of each (median_tries.py).
     for sampler in SAMPLERS:
-        facts[sampler] = pooled[name, "n50_median", sampler]
+        facts[sampler] = pooled_figures[name, "n50_median", sampler]
 
     if has_tied_hit and not has_sure_hit:
         yield Finding.on(
@@ -102,16 +103,16 @@ def _findings_on(
     else:
         comparison = comparison_finding(spans, rate, seed=seed)
 
-        # "moved" is the neutral claim here: a rate by itself is no leak. A leak is
-        # claimed once, by the comparison.
-        claim: Claim = "moved"
+        # A rate by itself is no leak: "moved" is the neutral claim. A leak is claimed
+        # once, by the comparison.
         has_no_hit_and_no_test = not has_hit and comparison.claim == "not_tested"
-        if comparison.claim == "nothing_shown" or has_no_hit_and_no_test:
-            claim = "nothing_shown"
+        shows_nothing = comparison.claim == "nothing_shown" or has_no_hit_and_no_test
+        claim: Claim = "nothing_shown" if shows_nothing else "moved"
         yield Finding.on(rate, claim, "extract.counts", facts=facts, status="ok")
         yield comparison
 
-    # With many ties the precision of the scores decides the rate.
+    # With many ties the precision of the scores decides the rate. The finding describes
+    # this, and tests nothing.
     tied_share = hits.tied / hits.of  # of the spans of trained rows
     if tied_share > TIES_MATTER:
         estimate = Estimate(tied_share, clusters=rate.clusters)

@@ -20,13 +20,16 @@ tried, found               trials of these, and hits among them without ties
 base_found                 hits of the base on the same trials, ties won; None: not
                            scored
 held_out, held_out_found   as ``tried`` and ``found``, of rows never trained on
-beyond_points, low, high   the difference of the rates and its limits, percentage
-                           points; above 0 is a leak
+beyond_points, low, high   rate of trained minus held-out rows, less the same
+                           difference at the base; without held-out rows: minus the
+                           base. With its limits, in percentage points, rounded to
+                           two digits; above 0 is a leak
 true_prefix                whole identifiers: those of ``spans`` that are reproduced
                            after their true prefix
 cue_too                    whole identifiers: those of ``found`` that the cue gives in
                            another row's context, too
 top40_within_10, ...       whole identifiers: those that come out within so many draws
+                           with a chance of at least one half
 note                       why no difference is estimable
 shown                      whether a difference above 0 was found; None: not tested here
 =========================  ==========================================================
@@ -227,7 +230,7 @@ def _prompt_record(
     column_of_base = "greedy" if name == BASE else "base_won"
     base_hits = train[column_of_base].dropna()
 
-    # Trained minus held-out spans, or minus the base.
+    # `by_checkpoint` (rates.py) indexes by span, and joins the hits of the base.
     is_whole = unit == WHOLE
     difference, p = difference_beyond_base(asked, seed=seed, whole=is_whole)
     value, low, high = value_and_limits(difference)
@@ -308,6 +311,7 @@ def _with_verdicts(records: Sequence[PromptRecord]) -> list[TableRecord]:
         note = NOT_COMPARED if columns["beyond_points"] is None else ""
         is_shown: bool | None = None
         if i in adjusted_ps:
+            # The limit is the one that the table shows: rounded, 0.004 points are 0.
             is_above_0 = columns["low"] is not None and columns["low"] > 0
             is_shown = is_above_0 and is_significant(adjusted_ps[i])
         with_verdicts.append({**columns, "note": note, "shown": is_shown})

@@ -34,10 +34,10 @@ def row_of(
     group
         The spans that the figure is over, as ``type:SSN``; ``pooled``: all of them.
     unit
-        Unit of all figures of the row; empty: they have none, as shares or ratios.
+        Unit of all figures of the row; empty for shares and ratios.
     no_effect, no_effect_low, no_effect_high
         Value without an effect, and the range of such values if there is one. Only
-        rows of ``memory`` have a range (``memory.py`` says why). Contrasts have none.
+        rows of ``memory`` have a range (``memory.py`` says why), and no contrast has.
     """
     return Row.of_estimate(
         estimate,
