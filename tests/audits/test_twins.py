@@ -304,6 +304,35 @@ def test_a_copy_of_the_base_says_how_many_it_would_have_seen_move(plant, never):
     assert told(few // 2).claim != "memory"
 
 
+def _first_of_all(manifest: Any, base: Any, *, but: int = 0) -> Any:
+    """Scores by which trained identifiers rank first, except the first ``but``."""
+    nll = base.columns["nll_mean"].copy()
+    for twin in [twin for twin in manifest.twins if twin.dose][but:]:
+        for context in twin.contexts:
+            rows = base.rows(key_of("twins", twin.id, context.example))
+            nll[rows.start + twin.true_index] = 0.1
+    return replace(base, columns={**base.columns, "nll_mean": nll})
+
+
+def test_ranks_that_cannot_rise_are_no_test(plant):
+    """The base ranks all first: that no rank has changed says nothing."""
+    manifest = plant()
+    scores = table(manifest, seed=1, lift=lambda dose: 0.3, noise=0.2)
+
+    first = _first_of_all(manifest, scores)
+    result = run({"base": {CANDIDATES: first}, "one": {CANDIDATES: first}}, manifest)
+    (finding,) = result.findings
+    assert (finding.claim, finding.says) == ("not_tested", "twins.at_ceiling")
+    assert finding.mde is None
+    assert finding.value is None
+    assert figure(result, metric="top1_rate").value == 1.0
+
+    most = _first_of_all(manifest, scores, but=20)
+    result = run({"base": {CANDIDATES: most}, "one": {CANDIDATES: most}}, manifest)
+    (finding,) = result.findings
+    assert (finding.claim, finding.says) == ("nothing_shown", "twins.still")
+
+
 def test_the_plan_names_every_context_and_its_row(plant):
     manifest = plant(trained=3, never=2, contexts=2)
     keys = plan("twins", manifest)[CANDIDATES]

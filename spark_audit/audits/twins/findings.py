@@ -144,6 +144,9 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
     n_groups = len(tests)
     has_rise = pooled.row.metric == "rise"
     if has_rise and not frame.loc[is_trained, "rise"].any():
+        # Ranks are those at the base: where all are the first, none could rise.
+        if (frame.loc[is_trained, "top1"] == 1.0).all():
+            return _at_ceiling(pooled)
         return _finding_of_copy(pooled, facts, control_remarks, p=p, n_groups=n_groups)
 
     # Both groups could have claimed, so smallest effect and limit include the
@@ -160,6 +163,22 @@ def _finding(tests: Sequence[RankTest], frame: pd.DataFrame) -> Finding:
         ],
         bounds=[replace(inputs, n_tests=n_groups) for inputs in shown.bounds],
         p=p,
+    )
+
+
+def _at_ceiling(pooled: RankTest) -> Finding:
+    """Return the finding that the base ranks all trained identifiers first already.
+
+    Parameters
+    ----------
+    pooled
+        Tests of all trained identifiers.
+    """
+    return Finding.not_tested(
+        "twins",
+        "twins.at_ceiling",
+        checkpoint=pooled.row.checkpoint,
+        clusters=pooled.n_trained,
     )
 
 
