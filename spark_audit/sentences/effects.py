@@ -24,6 +24,13 @@ MIN_SHOWN_SIZE = 0.05
 """An effect of at least this size that rounds to 0 is shown with one decimal."""
 
 
+DIGITS_OF_NUMBER = 3
+"""Decimals of an effect in a unit of its own."""
+
+DIGITS_OF_COUNT = 1
+"""Decimals of a limit on a count, as of clusters that may have moved."""
+
+
 def signed_effect(size: float, unit: str) -> str:
     """Return an effect on the scale of its attack, without its unit.
 
@@ -33,7 +40,8 @@ def signed_effect(size: float, unit: str) -> str:
         How far the figure is from no effect; above 0 is more of a leak.
     unit
         ``nats``: per cent or times as likely per token. ``bits``: times as far ahead.
-        ``AUC`` and ``points``: more of 100. Any other: the number with its unit.
+        ``AUC`` and ``points``: more of 100. ``clusters``: how many of them. Any other:
+        the number with its unit.
 
     Examples
     --------
@@ -54,7 +62,10 @@ def signed_effect(size: float, unit: str) -> str:
         return _times(2.0 ** min(size, math.log2(MAX_RATIO) + 1))
     if unit in PER_100:
         return _signed(PER_100[unit] * size)
-    return f"{number(size)} {unit_name(unit)}".strip()
+
+    # A count with three decimals looks like two numbers.
+    digits = DIGITS_OF_COUNT if unit == "clusters" else DIGITS_OF_NUMBER
+    return f"{number(size, digits)} {unit_name(unit)}".strip()
 
 
 def effect_in_words(size: float, unit: str) -> str:

@@ -50,6 +50,7 @@ def cell(finding: Finding) -> MatrixCell:
         (-0.081, "AUC", "−8"),
         (60.0, "points", "+60"),
         (0.5, "", "0.500"),
+        (5.428, "clusters", "5.4 clusters"),
     ],
 )
 def test_an_effect_is_said_on_the_scale_of_its_attack(size, unit, text):
