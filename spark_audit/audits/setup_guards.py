@@ -7,16 +7,17 @@ stand in :mod:`spark_audit.audits.setup_faults`. :data:`REMAINS` lists the claim
 survive a failure. Only failed guards are returned, and the question whether the trained
 rows fit (:mod:`spark_audit.audits.trained_rows`), which voids nothing.
 
-``setup_guards`` (once all checkpoints are scored) -> ``consistent`` (the guards of a
-report) -> ``faults`` (of one checkpoint) -> ``without_void`` (findings).
+``setup_guards`` (once all checkpoints are scored), or ``failed_at_look`` (of a model in
+training) -> ``consistent`` (the guards of a report) -> ``faults`` (of one checkpoint)
+-> ``without_void`` (findings).
 
-A further guard has a name and a line of :data:`REMAINS` here, and :func:`setup_guards`
-runs its test.
+A further guard has a name and a line of :data:`REMAINS` here, and
+:func:`_checks_of_units` runs its test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -31,7 +32,11 @@ from spark_audit.audits.setup_faults import (
     broken_fault,
     held_out_fault,
 )
-from spark_audit.audits.setup_units import identifiers_of_rows, scored_units
+from spark_audit.audits.setup_units import (
+    Identifier,
+    identifiers_of_rows,
+    scored_units,
+)
 from spark_audit.audits.supervision_guards import supervision_guards
 from spark_audit.audits.trained_rows import fits_of_parts, trained_rows_guards
 from spark_audit.manifest.schema import Manifest
@@ -127,9 +132,7 @@ def setup_guards(
             checks.append(Check(BASE_READ, name, base_is_checkpoint("scores")))
             continue
 
-        # Units hold the scores of checkpoint and base.
-        checks.append(Check(HELD_OUT_BACK, name, held_out_fault(units, base_units)))
-        checks.append(Check(BROKEN, name, broken_fault(name, units, vocabulary)))
+        checks += _checks_of_units(name, units, base_units, vocabulary)
         # Further training on other rows hides what the model learned before.
         if CheckpointName.parse(name).derived != RELEARN:
             fits[name] = fits_of_parts(table, base_table, manifest)
@@ -137,6 +140,69 @@ def setup_guards(
     # Report only failures of these checks, but always the fit of trained rows.
     failed = [_failed_guard(check) for check in checks if check.fault is not None]
     return [*supervision_guards(manifest), *failed, *trained_rows_guards(fits)]
+
+
+def failed_at_look(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    name: str,
+    identifiers: Mapping[str, Sequence[Identifier]],
+) -> list[Guard]:
+    """Return the setup guards that fail at a look at a model in training.
+
+    At a look a model may still have the scores of the base, and its trained rows need
+    not fit yet: neither is a fault.
+
+    Parameters
+    ----------
+    tables
+        Scores of the model under its name, and of the base if it was scored. Nothing is
+        tested without a plain pass.
+    manifest
+        The rows that looks score.
+    name
+        The model in ``tables``. If it is the base, only the base is tested.
+    identifiers
+        From :func:`identifiers_of_rows`, of the whole manifest: a held-out identifier
+        of a scored row may stand in a trained row that no look scores.
+    """
+    checks: list[Check] = []
+
+    base_table = tables.get(BASE, {}).get(Pass())
+    base_units: pd.DataFrame | None = None
+    if base_table is not None:
+        base_units = scored_units(base_table, None, manifest, identifiers)
+        checks.append(Check(BASE_READ, BASE, base_read_fault(base_units)))
+
+    table = tables.get(name, {}).get(Pass())
+    if name != BASE and table is not None:
+        units = scored_units(table, base_table, manifest, identifiers)
+        has_moved = units["max_difference"].max() > REPRODUCED
+        if has_moved:
+            vocabulary = manifest.reference.usable_vocab
+            checks += _checks_of_units(name, units, base_units, vocabulary)
+
+    return [_failed_guard(check) for check in checks if check.fault is not None]
+
+
+def _checks_of_units(
+    name: str, units: pd.DataFrame, base_units: pd.DataFrame | None, vocabulary: int
+) -> list[Check]:
+    """Return the checks of a checkpoint that is not its own base.
+
+    Parameters
+    ----------
+    units, base_units
+        Units with the scores of checkpoint and base, and of the base alone if it was
+        scored.
+    vocabulary
+        Number of tokens that the model chooses from.
+    """
+    return [
+        Check(HELD_OUT_BACK, name, held_out_fault(units, base_units)),
+        Check(BROKEN, name, broken_fault(name, units, vocabulary)),
+    ]
 
 
 def _failed_guard(check: Check) -> Guard:

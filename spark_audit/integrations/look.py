@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from spark_audit.audits import metric_of
+from spark_audit.audits.setup_guards import faults
 from spark_audit.names import ANY_NAME
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.glance import main_rows
-from spark_audit.results import Finding, Report, Row
+from spark_audit.results import Finding, Guard, Report, Row
 
 LOG_PREFIX = "spark_audit/"
 """Prefix of the names of logged figures."""
@@ -46,6 +47,11 @@ class AuditLook:
             if finding.checkpoint in ("", self.name)
         ]
 
+    @property
+    def faults(self) -> list[Guard]:
+        """Return the failed setup guards: they void what this look measured."""
+        return faults(self.report.guards, self.name)
+
     @cached_property
     def shared(self) -> AuditLook:
         """Return this look with its figures rounded or withheld as in shared files."""
@@ -54,6 +60,7 @@ class AuditLook:
     def figures(self) -> dict[str, float]:
         """Return the shared figures for logs, by the names of the gate's rules."""
         figures = self._severities()
+        figures[f"{LOG_PREFIX}void"] = float(bool(self.faults))
         for row in self._main_rows():
             name = f"{LOG_PREFIX}{row.audit}.{row.metric}"
             if row.variant:

@@ -1,4 +1,4 @@
-"""Read the audits and rules that a user chooses for looks at a model in training."""
+"""Audits and rules that a user chooses for looks at a model in training."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spark_audit.audits import Audit, Matched
 from spark_audit.audits.known import audit_of
+from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, one_of
 from spark_audit.pipeline.request import GivenAudits
+from spark_audit.report.gate.judge import check
 from spark_audit.report.gate.rules import Rule, parse_rule
+from spark_audit.results import Report
 
 
 def audits_by_name(audits: GivenAudits) -> dict[str, Audit]:
@@ -73,3 +76,27 @@ def rules_of(texts: Sequence[str], audits: Mapping[str, Audit]) -> list[Rule]:
                 fix="leave out for and except",
             )
     return rules
+
+
+def tripped_rules(report: Report, rules: Sequence[Rule], name: str) -> tuple[str, ...]:
+    """Return the rules that a look breaks, each with the reason.
+
+    What is not estimable on so few rows breaks no rule. What a setup guard voids breaks
+    every rule, as in the gate: a broken model must not pass.
+
+    Parameters
+    ----------
+    report
+        That of the look.
+    name
+        The checkpoint of the look.
+    """
+    is_void = bool(faults(report.guards, name))
+    tripped: list[str] = []
+    for outcome in check(report, rules, allow_missing=True):
+        if outcome.checkpoint != name:
+            continue
+        is_void_outcome = is_void and outcome.state == "missing"
+        if outcome.state == "tripped" or is_void_outcome:
+            tripped.append(f"{outcome.rule}: {outcome.detail}")
+    return tuple(tripped)

@@ -1,4 +1,4 @@
-"""Choose the rows of a manifest that are scored at each look."""
+"""Choose the rows of a manifest that are scored at each look, and their passes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import hashlib
 from spark_audit.audits.base import Plan
 from spark_audit.manifest.encodings import example_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.scoring.table import ITEMS
+from spark_audit.pipeline.lineup import union
+from spark_audit.scoring.table import ITEMS, Pass
+
+MAX_ROWS_FOR_GUARDS = 16
+"""Most rows that a look scores whole for the setup guards alone."""
 
 
 def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
@@ -57,6 +61,28 @@ def probe_rows(manifest: Manifest, plan: Plan, rows: int) -> set[str]:
     room = rows - len(taken)
     n_held_out = min(len(held_out), max(room // 2, room - len(trained)))
     return taken | {*trained[: room - n_held_out], *held_out[:n_held_out]}
+
+
+def with_plain_text(plan: Plan, manifest: Manifest) -> Plan:
+    """Return a plan that scores plain text, too, which the setup guards need.
+
+    Most audits score whole rows by themselves. For others (canaries, twins) a few rows
+    are added: enough to see whether the model still works as a language model.
+
+    Parameters
+    ----------
+    plan
+        The passes of all audits; empty: it stays so.
+    manifest
+        The rows that looks score.
+    """
+    if not plan or Pass() in plan:
+        return plan
+
+    # Only tokens of low sensitivity are plain text.
+    row_ids = [example.id for example in manifest.examples if example.low]
+    drawn = sorted(row_ids, key=_drawn_order)[:MAX_ROWS_FOR_GUARDS]
+    return union([plan, {Pass(): drawn}]) if drawn else plan
 
 
 def _rows_of_candidate_sets(

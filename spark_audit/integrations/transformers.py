@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
 import transformers
@@ -30,17 +29,29 @@ from transformers import (
 from spark_audit.arguments import checked_call
 from spark_audit.audits import TRAINING_AUDITS
 from spark_audit.audits.base import Plan
+from spark_audit.audits.setup_guards import failed_at_look
+from spark_audit.audits.setup_units import identifiers_of_rows
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.given import GivenCheckpoint, check_open
 from spark_audit.checkpoints.in_memory import in_memory, undisturbed, unwrapped
 from spark_audit.errors import InputError, SparkError
 from spark_audit.integrations.given_base import open_given_base
-from spark_audit.integrations.history import LookCost, history_of, summary_of
+from spark_audit.integrations.history import (
+    LookCost,
+    history_of,
+    looks_html,
+    summary_of,
+)
 from spark_audit.integrations.look import LOG_PREFIX, AuditLook
-from spark_audit.integrations.look_settings import audits_by_name, rules_of
+from spark_audit.integrations.look_settings import (
+    audits_by_name,
+    rules_of,
+    tripped_rules,
+)
 from spark_audit.integrations.pace import Pace, seconds_now
-from spark_audit.integrations.probe import probe_rows
-from spark_audit.integrations.processes import result_of_first, results_of_all
+from spark_audit.integrations.probe import probe_rows, with_plain_text
+from spark_audit.integrations.processes import result_of_first
+from spark_audit.integrations.shared_scoring import PassScores, score_together
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
 from spark_audit.integrations.trainer_log import log_by_trainer, log_sentence
 from spark_audit.manifest.file import check_fit, original, read_manifest, restricted_to
@@ -58,26 +69,18 @@ from spark_audit.pipeline.job import facts_of
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.request import GivenAudits
 from spark_audit.report.assemble import assemble
-from spark_audit.report.gate.judge import check
-from spark_audit.results import CheckpointFacts, Finding
-from spark_audit.scoring.score import score
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.results import CheckpointFacts, Finding, Guard
+from spark_audit.scoring.table import Pass
 
 MAX_CALLBACK_ROWS = 256
 """Rows of the manifest that a look scores unless the user says another number."""
-
-Scores = dict[Pass, TokenTable]
-"""The scores of one checkpoint by each pass."""
-
-ScoredItem = tuple[str, np.ndarray, Mapping[str, np.ndarray]]
-"""Key, positions and columns of one item; the arrays have shape ``(tokens,)``."""
 
 
 class ScoredBase(NamedTuple):
     """The base with which looks are compared, and its scores."""
 
     checkpoint: Checkpoint
-    tables: Scores
+    tables: PassScores
 
 
 class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
@@ -176,7 +179,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._full_manifest = full_manifest
         row_ids = probe_rows(full_manifest, self._plan(full_manifest), rows)
         self.manifest = restricted_to(full_manifest, row_ids)
-        self.plan = self._plan(self.manifest)
+        self.plan = with_plain_text(self._plan(self.manifest), self.manifest)
         if not self.plan:
             raise InputError(
                 f"holds nothing for {', '.join(self.audits)}",
@@ -188,7 +191,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self.costs: list[LookCost] = []
 
         # Scores of the base, and whether training begins with its weights.
-        self._base: Scores | None = None
+        self._base: PassScores | None = None
         self._begins_at_base = False
         # No look is due before this step.
         self._due_step = 0
@@ -245,9 +248,15 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         """
         self.looks = []
         self.costs = []
-        # Facts of the base and of all looks, and findings of all looks by audit.
+        # Facts of the base and of all looks, findings of all looks by audit, and the
+        # setup guards that failed at any look.
         self._facts: list[CheckpointFacts] = []
         self._findings: dict[str, list[Finding]] = {name: [] for name in self.audits}
+        self._setup_guards: list[Guard] = []
+        # Names of the setup guards that failed at the last look.
+        self._faults_at_last_look: set[str] = set()
+        # The whole manifest knows which held-out identifiers stand in trained rows.
+        self._identifiers = identifiers_of_rows(self._full_manifest)
 
         self._pace = Pace(self._every, step)
         self._model = model
@@ -384,7 +393,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 loaded = over_reference_tokens(self._full_manifest, loaded)
                 tables = {} if self._base is None else {BASE: self._base}
                 if name != BASE:
-                    tables[name] = self._score(loaded)
+                    tables[name] = score_together(loaded, self._items)
                 # All processes have all scores, so that one concludes for all.
                 look = result_of_first(lambda: self._conclude(loaded, step, tables))
         except SparkError as error:
@@ -410,6 +419,10 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"AuditCallback({summary_of(self.looks, self.costs)})"
 
+    def _repr_html_(self) -> str:
+        """Return the verdict of each look as a notebook shows it."""
+        return looks_html("AuditCallback", self.looks, self.costs)
+
     @property
     def tripped(self) -> list[str]:
         """Return the broken rules, each with its look, for the exit of a script."""
@@ -419,8 +432,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         """Log the figures of a look, its findings, and the rules that it breaks."""
         figures = look.figures() | {f"{LOG_PREFIX}seconds": seconds}
         if look.step:
-            share = self._pace.spent / self._pace.trained
-            figures[f"{LOG_PREFIX}share_of_time"] = share
+            figures[f"{LOG_PREFIX}share_of_time"] = self.costs[-1].share_of_time
 
         if self._rules:
             figures[f"{LOG_PREFIX}tripped"] = float(len(look.tripped))
@@ -428,11 +440,27 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         log_by_trainer(figures)
 
         # Logs go to services, so they contain only what shared files may contain.
+        self._log_faults(look.shared.faults, name=look.name)
         for finding in look.shared.findings:
             log_sentence(finding.sentence, is_warning=finding.detected)
         for text in look.tripped:
             late = "; training has ended" if is_last else ""
             log_sentence(f"{look.name}: rule tripped: {text}{late}")
+
+    def _log_faults(self, faults: Sequence[Guard], *, name: str) -> None:
+        """Log the setup guards that fail at a look and did not at the one before.
+
+        Parameters
+        ----------
+        name
+            The checkpoint of the look.
+        """
+        for fault in faults:
+            if fault.name not in self._faults_at_last_look:
+                log_sentence(
+                    f"{name}: {fault.name}: {fault.detail} Its figures are void."
+                )
+        self._faults_at_last_look = {fault.name for fault in faults}
 
     def _score_base(
         self, model: PreTrainedModel, loaded: Checkpoint, *, is_fresh: bool
@@ -449,7 +477,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         scored_base = None
         if self._given_base is not None:
             base = open_given_base(self._given_base, self._full_manifest, model=loaded)
-            scored_base = ScoredBase(base, self._score(base))
+            scored_base = ScoredBase(base, score_together(base, self._items))
         else:
             scored_base = self._base_of_model(model, is_fresh=is_fresh)
         if scored_base is None:
@@ -490,7 +518,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
                 is_hashed=False,
             )
             base = over_reference_tokens(self._full_manifest, base)
-            tables = self._score(base)
+            tables = score_together(base, self._items)
             table = tables.get(Pass())
             if table is None or not len(table):  # no text is scored whole
                 return ScoredBase(base, tables)
@@ -507,7 +535,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         return None
 
     def _conclude(
-        self, loaded: Checkpoint, step: int, tables: Mapping[str, Scores]
+        self, loaded: Checkpoint, step: int, tables: Mapping[str, PassScores]
     ) -> AuditLook:
         """Conclude from the scores of a look and of the base, if there is one.
 
@@ -532,6 +560,15 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             ]
             results[audit_name] = replace(result, findings=[*findings])
 
+        # Guards on earlier looks stay, too, or their void findings would count again.
+        self._setup_guards += [
+            failed
+            for failed in failed_at_look(
+                tables, self.manifest, name=name, identifiers=self._identifiers
+            )
+            if failed not in self._setup_guards
+        ]
+
         # The report of a look has figures of this look, and checkpoints of all looks.
         report = assemble(
             results,
@@ -546,45 +583,13 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
             },
             manifest=manifest_facts(self.manifest),
             checkpoints=[*self._facts],
+            guards=self._setup_guards,
         )
         # What the base reveals was not learned in this training, so rules do not apply.
         if name == BASE:
             return AuditLook(step, name, report)
 
-        outcomes = check(report, self._rules, allow_missing=True)
-        tripped = tuple(
-            f"{outcome.rule}: {outcome.detail}"
-            for outcome in outcomes
-            if outcome.checkpoint == name and outcome.state == "tripped"
-        )
-        return AuditLook(step, name, report, tripped)
-
-    def _score(self, loaded: Checkpoint) -> Scores:
-        """Return the tables of all passes; each process scores a part of the items."""
-        state = PartialState()
-        # Of three processes, the first scores items 0, 3, 6 ...
-        every_nth = slice(state.process_index, None, state.num_processes)
-
-        def score_share() -> list[list[ScoredItem]]:
-            """Return what this process has scored, a list for each pass."""
-            share: list[list[ScoredItem]] = []
-            for scoring_pass, items in self._items.items():
-                tables = score(loaded, items[every_nth], passes=[scoring_pass])
-                share.append([*tables[scoring_pass].items()])
-            return share
-
-        share_by_process = results_of_all(score_share)
-
-        # Every process puts the shares of all together, pass by pass.
-        tables: Scores = {}
-        for index, scoring_pass in enumerate(self._items):
-            scored_items: list[ScoredItem] = []
-            for share in share_by_process:
-                scored_items += share[index]
-            tables[scoring_pass] = TokenTable.from_items(
-                scored_items, kind=scoring_pass.kind
-            )
-        return tables
+        return AuditLook(step, name, report, tripped_rules(report, self._rules, name))
 
 
 @contextmanager

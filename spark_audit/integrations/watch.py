@@ -17,7 +17,7 @@ from spark_audit.checkpoints.given import (
 )
 from spark_audit.checkpoints.in_memory import beside_model, unwrapped
 from spark_audit.errors import CheckpointError, InputError
-from spark_audit.integrations.history import summary_of
+from spark_audit.integrations.history import looks_html, summary_of
 from spark_audit.integrations.look import AuditLook
 from spark_audit.integrations.transformers import MAX_CALLBACK_ROWS, AuditCallback
 from spark_audit.manifest.file import read_manifest
@@ -120,6 +120,10 @@ class Watch:
 
     def __repr__(self) -> str:
         return f"Watch({summary_of(self.looks, self._callback.costs)})"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict of each look as a notebook shows it."""
+        return looks_html("Watch", self.looks, self._callback.costs)
 
 
 @checked_call

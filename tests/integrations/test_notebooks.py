@@ -39,7 +39,7 @@ FACTS_OF_UNLEARNING = """
 import json
 print(json.dumps({
     "steps": memory["step"].to_list(),
-    "states": sorted(set(memory["state"])),
+    "statuses": memory["status"].to_list(),
     "memory": memory[["low", "high"]].to_numpy().tolist(),
     "voided_by": sorted(set(report.to_frame()["voided_by"])),
 }))
@@ -165,12 +165,13 @@ def test_gradient_ascent_takes_the_memory_away_that_training_gave(tmp_path):
 
     facts = facts_of(notebook)
     assert facts["steps"] == [0, 1, 2, 3, 4]
-    assert facts["states"] == ["ok"]
+    assert facts["statuses"][0] == "ok"
+    assert facts["statuses"][-1] == "void"
     # It remembers at first; in the end it can no more be told from the base.
     (_, first_high), *_, (last_low, last_high) = facts["memory"]
     assert first_high < 0
     assert last_low < 0 < last_high
-    # But it is broken, and the audit says so.
+    # But it is broken, and looks and the audit say so.
     assert "broken_model" in facts["voided_by"]
 
     # What looks find is a message, and no failure of the cell.

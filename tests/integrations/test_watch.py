@@ -17,6 +17,7 @@ from spark_audit.errors import InputError, SparkError
 from spark_audit.integrations.transformers import AuditCallback
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.schema import Manifest
+from spark_audit.scoring.table import Pass
 
 STEPS = 6
 WORDS = "the service food good cold said customer paid dollars rate label news".split()
@@ -221,3 +222,149 @@ def test_a_wrong_argument_of_watch_is_named(
     given = {"model": plain(tiny_base), "manifest": manifest, **arguments}
     with pytest.raises(TypeError, match=problem):
         sa.watch(**given)
+
+
+RULES = ("claim >= memory", "matched.memory.value > 1e6", "matched.memory.low < -99")
+"""Rules that a working model keeps."""
+
+
+def text_of_words(seed: int) -> list[str]:
+    """Plain text of the words of the rows, without any number."""
+    rng = np.random.default_rng(seed)
+    return [f"Text: {' '.join(rng.choice(WORDS, 20))}." for _ in range(8)]
+
+
+def stepped(
+    model: Any, folder: Path, texts: list[str], *, steps: int, sign: int
+) -> None:
+    """Go down the loss of texts, or up with the sign -1."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(steps):
+        ids = torch.tensor([tokenizer(texts[step % len(texts)])["input_ids"]])
+        (sign * model(input_ids=ids, labels=ids).loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.fixture(scope="module")
+def working_base(tiny_base, tmp_path_factory) -> Path:
+    """A base that finds plain text likelier than guessing."""
+    folder: Path = tmp_path_factory.mktemp("working")
+    model = plain(tiny_base)
+    stepped(model, tiny_base, text_of_words(0), steps=40, sign=1)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_base).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain_manifest(working_base) -> Manifest:
+    base = sa.open_checkpoint(working_base, name="base", device="cpu")
+    return build_manifest(examples(), base, name="m", caliper=2.0)
+
+
+@pytest.fixture(scope="module")
+def broken(working_base) -> Any:
+    """A model that gradient ascent on the train rows broke."""
+    model = plain(working_base)
+    texts = [row.prompt + row.response for row in examples() if row.split == "train"]
+    stepped(model, working_base, texts, steps=30, sign=-1)
+    return model
+
+
+def test_a_broken_model_trips_every_rule_and_says_so_until_it_works_again(
+    working_base, plain_manifest, broken, caplog
+) -> None:
+    model = plain(working_base)
+    with sa.watch(model, plain_manifest, audits="matched", rows=24, fail_if=RULES) as w:
+        for changed_to in (broken, broken, plain(working_base)):
+            model.load_state_dict(changed_to.state_dict())
+            w.look()
+
+    faults_by_look = [[fault.name for fault in look.faults] for look in w.looks]
+    assert faults_by_look == [[], ["broken_model"], ["broken_model"], []]
+    is_void = [look.figures()["spark_audit/void"] for look in w.looks]
+    assert is_void == [0, 1, 1, 0]
+
+    assert [len(look.tripped) for look in w.looks] == [0, 3, 3, 0]
+    for rule, text in zip(RULES, w.looks[1].tripped, strict=True):
+        assert text.startswith(f"{rule}: broken_model: ")
+
+    # A broken look stays void in the reports of later ones.
+    for look in w.looks[1:]:
+        of_first = [one for one in look.report.findings if one.checkpoint == "step-1"]
+        assert "broken_model" in {one.voided_by for one in of_first}
+        assert not any(one.detected for one in of_first)
+
+    history = w.history
+    memory = history.query(
+        "metric == 'memory' and group_kind == 'pooled' and variant == ''"
+    )
+    assert [*memory["status"].eq("void").groupby(memory["step"]).all()] == is_void
+    of_broken = history[history["step"].isin((1, 2))]
+    assert {*of_broken["voided_by"]} == {"broken_model"}
+    assert {*of_broken["state"]} == {"NOT TESTED"}
+    assert "ok" not in {*of_broken["status"]}
+
+    html = w._repr_html_()
+    assert "step 3" in html
+    assert html.count("NOT TESTED") >= 2
+
+    # It is said once, in one line.
+    lines = [record.getMessage() for record in caplog.records]
+    (line,) = [one for one in lines if ": broken_model: " in one and "rule" not in one]
+    assert line.startswith("step-1: ")
+    assert "\n" not in line
+
+
+def test_a_look_at_a_broken_model_measures_what_the_audit_does(
+    working_base, plain_manifest, broken, tmp_path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(working_base)
+    opened = sa.open_checkpoint(broken, name="step-1", tokenizer=tokenizer)
+    report = sa.audit(
+        {"step-1": opened},
+        plain_manifest,
+        base=working_base,
+        audits=sa.audits.Matched(placebo_draws=0, rematched=False),
+        output=tmp_path / "report",
+    )
+    model = plain(working_base)
+    with sa.watch(model, plain_manifest, audits="matched") as w:
+        model.load_state_dict(broken.state_dict())
+        w.look()
+
+    losses: list[float] = []  # nats per token
+    for guards in (report.guards, w.looks[-1].faults):
+        (fault,) = [one for one in guards if one.name == "broken_model"]
+        losses.append(fault.facts["plain_text"].value)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0] > np.log(plain_manifest.reference.usable_vocab)
+
+
+def test_looks_at_canaries_score_a_few_plain_texts_more(working_base, broken) -> None:
+    rows, _ = sa.inject(examples(), seed=0, rate=0.0, canaries=4)
+    base = sa.open_checkpoint(working_base, name="base", device="cpu")
+    manifest = build_manifest(rows, base, name="canaries", caliper=2.0, n_candidates=8)
+
+    model = plain(working_base)
+    rule = "canary.exposure_mean.full.value > 1e6"
+    with sa.watch(model, manifest, audits="canary", rows=24, fail_if=rule) as w:
+        model.load_state_dict(broken.state_dict())
+        w.look()
+    assert [fault.name for fault in w.looks[-1].faults] == ["broken_model"]
+    assert len(w.tripped) == 1
+
+    plan = AuditCallback(manifest, audits="canary", rows=24).plan
+    assert 0 < len(plan[Pass()]) <= 16
+
+
+def test_a_model_that_has_not_moved_fails_no_guard(tiny_base, manifest) -> None:
+    """At a first look it has the scores of its base, which is no mistaken setup."""
+    model = plain(tiny_base)
+    with sa.watch(model, manifest, audits="matched", rows=16, fail_if=RULES) as w:
+        w.look()
+    assert w.looks[-1].faults == []
+    assert w.tripped == []
