@@ -12,6 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import PrivateAttr
+
 from spark_audit.arguments import checked_call
 from spark_audit.cells_html import CellList
 from spark_audit.manifest.schema import Manifest
@@ -51,6 +53,9 @@ class AuditReport(Report):
     >>> isinstance(report, sa.AuditReport), {*report.to_frame()["audit"]}
     (True, {'nll'})
     """
+
+    _folder: Path | None = PrivateAttr(default=None)
+    """The folder that it was read from, which has its evidence; None: not known."""
 
     def model_post_init(self, context: Any) -> None:
         """Let notebooks show its lists as tables."""
@@ -193,6 +198,7 @@ class AuditReport(Report):
             formats=formats,
             manifest=manifest,
             show_text=show_text,
+            evidence_folder=self._folder,
         )
 
 
@@ -212,4 +218,6 @@ def read_report(folder: str | Path) -> AuditReport:
     >>> report.manifest.name
     'notes'
     """
-    return AuditReport.of(report_folder.read_report(folder))
+    report = AuditReport.of(report_folder.read_report(folder))
+    report._folder = Path(folder).resolve()
+    return report

@@ -228,6 +228,7 @@ def write_report(
     show_text: bool = False,
     shared: Report | None = None,
     previous: Report | None = None,
+    evidence_folder: Path | None = None,
 ) -> list[Path]:
     """Write a report into its folder, and return the files that were written.
 
@@ -259,12 +260,14 @@ def write_report(
         The report's shared form, if it is known (``disclosed``).
     previous
         The report in the folder, if it was read just now.
+    evidence_folder
+        The report folder whose ``scores`` formats are made of; default: ``folder``.
 
     Raises
     ------
     InputError
-        If a format is unknown, or a folder inside is a link to a place outside. Nothing
-        is written then.
+        If a format is unknown or lacks its evidence, or a folder inside is a link to a
+        place outside. Nothing is written then.
     """
     check_formats(formats)
     # Lines of figures come last, for the exact report and for the shared one.
@@ -296,22 +299,25 @@ def write_report(
     if "json" in requested or is_same_report:
         replaceable |= _all_files(previous)
 
-    paths_by_format = {}
+    # All formats are made before the first is written: a refusal leaves nothing behind.
+    source = evidence_folder or folder
+    files_by_format: dict[str, list[File]] = {}
     for name in requested:
         if name != "json":
-            files = list(WRITERS[name](prepared, folder, writer_input))
-            paths_by_format[name] = _write_keeping_files_of_user(
-                files, folder, previous, replaceable
-            )
+            files_by_format[name] = list(WRITERS[name](prepared, source, writer_input))
     if is_update:
         for name in _further_formats(previous, requested):
             # Nobody asked for it now, so what it lacks is no error: the files of the
             # earlier report are set aside.
             with suppress(InputError, OutputError):
-                files = list(WRITERS[name](prepared, folder, writer_input))
-                paths_by_format[name] = _write_keeping_files_of_user(
-                    files, folder, previous, replaceable
-                )
+                files = list(WRITERS[name](prepared, source, writer_input))
+                files_by_format[name] = files
+
+    paths_by_format = {}
+    for name, files in files_by_format.items():
+        paths_by_format[name] = _write_keeping_files_of_user(
+            files, folder, previous, replaceable
+        )
     written = [path for paths in paths_by_format.values() for path in paths]
 
     # Without the format json, the report in the folder stays and names the new files.

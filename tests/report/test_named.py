@@ -403,3 +403,30 @@ def test_in_python_it_is_said_why_no_row_is_named(tmp_path):
     frame = sa.read_named_rows(made(tmp_path, held_out=10))
     assert not frame["named"].any()
     assert frame["why"].str.contains("only 10 groups").all()
+
+
+def test_a_report_of_python_writes_lists_to_another_folder(tmp_path):
+    """Its evidence stays in its own folder, which it remembers."""
+    folder = made(tmp_path)
+    row = Row(audit="mia", checkpoint="leaky", metric="auc", value=0.8)
+    with_rows = read_report(folder).model_copy(update={"results": [row]})
+    write_report(with_rows, folder, formats=("json", "named"))
+    lists_of_folder = (folder / "tables" / "named_rows.csv").read_bytes()
+
+    report = sa.read_report(folder)
+    report.save(tmp_path / "other", ["named"])
+
+    written = tmp_path / "other" / "tables" / "named_rows.csv"
+    assert written.read_bytes() == lists_of_folder
+    assert report == read_report(folder)
+    assert str(tmp_path) not in report.model_dump_json()
+
+
+def test_what_lacks_its_evidence_is_refused_before_anything_is_written(tmp_path):
+    folder = made(tmp_path)
+    row = Row(audit="mia", checkpoint="leaky", metric="auc", value=0.8)
+    report = read_report(folder).model_copy(update={"results": [row]})
+    other = tmp_path / "other"
+    with pytest.raises(OutputError, match="is missing"):
+        write_report(report, other, formats=("dossier", "named"))
+    assert not other.exists()
