@@ -13,7 +13,7 @@ import pytest
 from jinja2 import nodes as syntax
 from made_reports import figure
 
-from spark_audit.results import Finding
+from spark_audit.results import Finding, Hits
 from spark_audit.sentences import renderer
 
 PACKAGE = Path(renderer.__file__).parents[1]
@@ -91,6 +91,29 @@ def test_templates_hold_words_and_the_code_chooses_the_key():
     for key, template in renderer.known_templates().items():
         found = environment.parse(template).find_all(CONDITIONS)
         assert not list(found), key
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ gap }}", "0.250 [0.125, 0.500]"),
+        ("{{ gap.value }}", "0.210"),
+        ("{{ gap.value | number(1) }}", "0.2"),
+        ("{{ gap.low }}", "0.05"),
+        ("{{ found }}", "3 (5 if ties are won)"),
+        ("{{ missing }}", "-"),
+    ],
+)
+def test_a_figure_without_a_filter_reads_as_a_figure(template, words):
+    value = 0.20983292664929776 if "value" in template else 0.25
+    low = 0.05 if "low" in template else 0.125
+    facts = {
+        "gap": figure("a", "nll|mean", value).model_copy(update={"low": low}),
+        "found": Hits(count=3, of=9, tied=2),
+        "missing": figure("a", "nll|mean", None),
+    }
+    shown = renderer.template_environment().from_string(template).render(facts)
+    assert shown == words
 
 
 def test_no_key_is_given_twice_and_files_are_named_alike():

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spark_audit.audits import AUDITS_ON_REQUEST, about, audit_names
+from spark_audit.audits import AUDITS, AUDITS_ON_REQUEST, about, audit_names
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
 from spark_audit.audits.trained_rows import question_of
@@ -274,11 +274,13 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
 def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:
     """Return the audits that attack, in order.
 
-    An audit that runs only on request is left out if the report has no figure of it.
+    An audit that runs only on request, or that is not of this package, is left out if
+    the report has no figure of it. What a process knows changes no older report.
     """
     attacks = []
     for audit in audit_names():
-        is_expected = audit in scored or audit not in AUDITS_ON_REQUEST
+        always_runs = audit in AUDITS and audit not in AUDITS_ON_REQUEST
+        is_expected = audit in scored or always_runs
         is_attack = about(audit).covers is not None
         if is_attack and is_expected:
             attacks.append(audit)

@@ -50,6 +50,9 @@ ROUNDING_ERROR_SHOWN = 1e-9
 MIN_SHOWN_P = 0.0001
 """A smaller p is shown only as below this value."""
 
+DIGITS_WITHOUT_FILTER = 3
+"""Most decimals of a number that a template shows without a filter."""
+
 MISSING = "-"
 """Shown in place of a missing figure."""
 
@@ -301,6 +304,24 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def shown(fact: object) -> object:
+    """Return a fact as a template shows it that names no filter.
+
+    A figure, a count and a number with many digits read as with their usual filter.
+    """
+    if isinstance(fact, float) and round(fact, DIGITS_WITHOUT_FILTER) != fact:
+        return number(fact, DIGITS_WITHOUT_FILTER)
+    if isinstance(fact, str | int | float | None):
+        return fact
+
+    # Rows, contrasts, estimates and findings are figures, `Hits` are counts.
+    if hasattr(fact, "value") and hasattr(fact, "low"):
+        return figure(fact)
+    if hasattr(fact, "count") and hasattr(fact, "tied"):
+        return hits(fact)
+    return fact
+
+
 ROW_FILTERS = (
     figure,
     points,
@@ -399,6 +420,7 @@ def template_environment() -> Environment:
     environment = Environment(
         loader=DictLoader(known_templates()),
         undefined=StrictUndefined,
+        finalize=shown,
         cache_size=-1,
     )
     for function in (*ROW_FILTERS, *NUMBER_FILTERS, *TEXT_FILTERS):

@@ -271,7 +271,9 @@ def _matrix(answer: Glance | None) -> ReportTable | None:
 
     header = [sentences.render("matrix.checkpoint")]
     for column in answer.matrix.columns:
-        header.append(f"{column.attack} ({column.head})")
+        # An audit of another package need not say what its effects are measured in.
+        unit = f" ({column.head})" if column.head else ""
+        header.append(f"{column.attack}{unit}")
 
     lines = []
     for row in answer.matrix.rows:
