@@ -92,6 +92,7 @@ def audited(*audits, output):
         {"mine": "mine"}, "m.json", base="base", audits=audits, output=output, jobs=1
     )
 
+early = audited("nll", "matched", output="early")
 report = audited(Surprise(quantile=0.5), Attack, output="out")
 first = dict(zip(report.to_frame()["checkpoint"], report.to_frame()["value"]))
 
@@ -108,6 +109,7 @@ print(json.dumps({
     "files": report.files["scores"],
     "heads": [column.attack for column in report.glance.matrix.columns],
     "sentence": report.findings[0].sentence,
+    "early": [tried.audit for tried in early.states[0].tried],
     "fell": bool(rows["value"].iloc[0] < first["base"]),
     "gate": [one.state for one in report.gate("attack.nll_quantile.value > 0")],
 }))
@@ -167,6 +169,9 @@ def test_a_class_in_a_notebook_is_an_audit_as_ours_are(folder):
     assert facts["heads"][-1] == "surprise"
     assert "knows them" in facts["sentence"]
     assert facts["gate"] == ["tripped", "tripped"]
+    # An earlier report of this process did not run it, and has no column of it.
+    assert "matched" in facts["early"]
+    assert "attack" not in facts["early"]
     # A class that is defined again takes the place of the earlier one.
     assert facts["fell"]
 
