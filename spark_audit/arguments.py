@@ -178,6 +178,14 @@ def checked_value(name: str, value: object, wanted: Any) -> Any:
         return fitted(value, wanted)
     except MisfitError as error:
         misfit = error
+    if type(value).__name__ == "DataFrame" and is_list_of_objects(wanted):
+        # A frame is a collection of its columns' names, so its first name misfits.
+        raise ArgumentError(
+            "a DataFrame is not a list of examples",
+            where=name,
+            fix="make one of each row: [sa.Example(**row) for row in "
+            "frame.to_dict('records')]",
+        )
     argument = f"{name}{misfit.place}"
 
     # A text that is none of several is perhaps misspelt.

@@ -12,6 +12,7 @@ import pytest
 import spark_audit as sa
 from spark_audit.audits.known import AUDITS, RESERVED_COMMANDS
 from spark_audit.cli.main import command_app
+from spark_audit.integrations.look_settings import audits_by_name
 
 
 @pytest.mark.parametrize("name", sa.__all__)
@@ -30,6 +31,38 @@ def test_an_unknown_name_is_an_attribute_error():
     for module in (sa, sa.stats):
         with pytest.raises(AttributeError, match="attribute nothing"):
             _ = module.nothing
+
+
+def test_an_unknown_audit_class_has_a_suggestion():
+    with pytest.raises(AttributeError, match="Matched"):
+        _ = sa.audits.Match  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        _ = sa.audits.nothing_like_it  # type: ignore[attr-defined]
+
+
+def test_all_stands_for_the_audits_of_the_command():
+    usual = [
+        name
+        for name in sa.audits.audit_names()
+        if name not in sa.audits.AUDITS_ON_REQUEST
+    ]
+    for given in ("all", ["all"], ["all", "matched"]):
+        request = sa.Request(checkpoints="runs/mine", manifest="m.json", audits=given)
+        assert sorted(audit.name for audit in request.audits) == sorted(usual)
+
+    own = sa.audits.Matched(replicates=500)
+    request = sa.Request(
+        checkpoints="runs/mine", manifest="m.json", audits=["all", own, "noise"]
+    )
+    assert own in request.audits
+    names = sorted(audit.name for audit in request.audits)
+    assert names == sorted([*usual, "noise"])
+
+
+def test_a_look_at_a_model_in_training_leaves_series_out_of_all():
+    names = [*audits_by_name("all")]
+    assert {"matched", "mia"} <= {*names}
+    assert not any(sa.audits.find(name).of_series for name in names)
 
 
 def test_every_audit_has_the_name_that_it_is_found_by():

@@ -64,6 +64,9 @@ RESERVED_COMMANDS = (
 )
 """Other commands, whose names no audit of another package can have."""
 
+ALL_AUDITS = "all"
+"""The command that runs every audit, and what stands for them in Python."""
+
 AUDITS_ON_REQUEST = ("noise", "series")
 """Audits that ``all`` runs on request only: they take most of the time."""
 
@@ -158,6 +161,43 @@ def audit_of(given: str | Audit | type[Audit]) -> Audit:
         raise wrong_value("audits", given, "neither the name of an audit nor an audit")
     register(type(given))
     return given
+
+
+def audits_of(
+    given: str | Audit | type[Audit] | Iterable[str | Audit | type[Audit]],
+) -> list[str | Audit | type[Audit]]:
+    """Return one or several audits that Python code gave, as a list.
+
+    ``"all"`` stands for the audits that the command ``all`` runs without a request. An
+    audit beside it that it holds, too, is taken instead, with its options.
+
+    Examples
+    --------
+    >>> "matched" in audits_of("all"), "noise" in audits_of("all")
+    (True, False)
+    >>> audits_of(["all", "noise"])[-1]
+    'noise'
+    """
+    from spark_audit.audits.base import Audit
+
+    # `audit_of` names a value of another type.
+    if isinstance(given, str | Audit | type) or not isinstance(given, Iterable):
+        given = [given]  # type: ignore[list-item]
+    audits = [*given]
+    if ALL_AUDITS not in audits:
+        return audits
+
+    others = [audit for audit in audits if audit != ALL_AUDITS]
+    names_of_others = {
+        find(audit).name if isinstance(audit, str) else getattr(audit, "name", "")
+        for audit in others
+    }
+    usual = [
+        name
+        for name in audit_names()
+        if name not in AUDITS_ON_REQUEST and name not in names_of_others
+    ]
+    return [*usual, *others]
 
 
 def register(audit: type[Audit]) -> None:

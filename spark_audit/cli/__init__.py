@@ -4,5 +4,3 @@ Commands are thin: each one turns its options into one call of the library.
 """
 
 AUDIT_PROGRAM = "spark-audit"
-ALL_AUDITS = "all"
-"""The command that runs every audit."""

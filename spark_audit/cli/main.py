@@ -21,9 +21,10 @@ from cyclopts import App, Parameter
 
 from spark_audit import options, sentences
 from spark_audit.audits import AUDITS, about, all_audits, audit_names
+from spark_audit.audits.known import ALL_AUDITS
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.typed_paths import check_typed_paths
-from spark_audit.cli import ALL_AUDITS, AUDIT_PROGRAM
+from spark_audit.cli import AUDIT_PROGRAM
 from spark_audit.cli.again import show_again
 from spark_audit.cli.gate_command import gate
 from spark_audit.cli.persons_command import persons

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -47,6 +50,16 @@ Ranges = tuple[tuple[StrictInt, StrictInt], ...]
 """Character ranges ``(start, end)`` of a text, end exclusive."""
 # A million spans have only a few types: interning keeps each type once.
 Word = Annotated[StrictStr, AfterValidator(sys.intern)]
+
+
+def _id_as_text(value: object) -> object:
+    """Return an id as text if it is a whole number, else the value as it is."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return str(value) if is_whole else value
+
+
+Id = Annotated[StrictStr, BeforeValidator(_id_as_text)]
+"""An id: text, or a whole number, which becomes text."""
 T = TypeVar("T")
 PII_TYPES = tuple("NAME EMAIL PHONE SSN PASSWORD CREDIT_CARD ADDRESS ID OTHER".split())
 TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
@@ -63,6 +76,8 @@ MAX_ID_LENGTH = 1000
 """Most letters of an id or a source."""
 SAME_AS_ID = "\0same as id"
 """Stands for a source that was not given; no source can hold the character."""
+_NUMBERED_ID = re.compile(r"(?:row|r|example|ex)?[-_ ]?[0-9]{1,6}", re.IGNORECASE)
+"""An id that only counts rows, such as ``77`` or ``r77``."""
 _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 
 
@@ -133,7 +148,7 @@ class Example:
     same sentences. ``training_input`` says how a training run read a row of chat data.
 
     The rules are those of rows in files: a row without a ``source_id`` is a source of
-    its own, and spans may be given as mappings.
+    its own, an id may be a whole number, and spans may be given as mappings.
 
     Raises
     ------
@@ -149,12 +164,12 @@ class Example:
     'Call 555-0142 now'
     """
 
-    id: StrictStr
+    id: Id
     task: Word
     prompt: StrictStr = dataclasses.field(repr=False)
     response: StrictStr = dataclasses.field(repr=False)
     split: Split
-    source_id: StrictStr = SAME_AS_ID
+    source_id: Id = SAME_AS_ID
     spans: tuple[Span, ...] = ()
     canary: Canary | None = None
     template: Annotated[Ranges | None, _UNSAID_IF_NONE] = None
@@ -171,7 +186,7 @@ class Example:
         # Values as a file has them become values of the fields' types, or are refused:
         # from_row makes a second example, whose fields this one takes.
         if not _has_field_types(self):
-            checked = from_row(_fields_of(self), place="Example")
+            checked = from_row(_fields_of(self), place=_place_of(self.id))
             for name, value in _fields_of(checked).items():
                 object.__setattr__(self, name, value)
             return
@@ -218,6 +233,15 @@ class Example:
         start = len(self.prompt)
         end = answer_end(turns, start, len(self.text))
         return self.text[start:end]
+
+
+def _place_of(id: object) -> str:
+    """Return the name of an example for errors, with its id if that is a number.
+
+    Other ids are left out, because a name or an address may serve as one.
+    """
+    text = str(_id_as_text(id))
+    return f"Example {text!r}" if _NUMBERED_ID.fullmatch(text) else "Example"
 
 
 def _fields_of(example: Example) -> dict[str, Any]:
@@ -456,6 +480,16 @@ _EXAMPLE = TypeAdapter(Example)
 _SPANS = TypeAdapter(tuple[Span, ...], config=ConfigDict(hide_input_in_errors=True))
 _FIXES = {"id": "`data import` makes ids", "split": SPLIT_FIX}
 """Advice on bad fields."""
+_KINDS: Mapping[type, str] = {
+    bool: "a truth value",
+    Integral: "a whole number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    tuple: "a list",
+    Mapping: "an object",
+}
+"""Kind of a value -> its words. A truth value is a whole number to Python, too."""
 
 
 def _without_nulls(value: object) -> object:
@@ -488,8 +522,21 @@ def _validated(adapter: TypeAdapter[T], value: object, *inside: str | int) -> T:
             # An unknown key is not shown, because it may be text of the data.
             steps = steps[:-1] or ("*",)
             problem = "a key that is not known"
+        elif first["type"].endswith("_type"):
+            # Of the value only its kind is named.
+            problem = f"{problem}, and is {_kind_of(error.errors()[0]['input'])}"
         field = _field_path(steps)
         raise bad_field(field, f"({problem})", fix=_FIXES.get(field)) from None
+
+
+def _kind_of(value: object) -> str:
+    """Return the kind of a value in words, such as ``NaN`` or ``a list``."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    for kind, words in _KINDS.items():
+        if isinstance(value, kind):
+            return words
+    return f"of the type {type(value).__name__}"
 
 
 def _field_path(steps: Iterable[str | int]) -> str:

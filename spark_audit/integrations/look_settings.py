@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from spark_audit.audits import Audit, Matched
-from spark_audit.audits.known import audit_of
+from spark_audit.audits.known import ALL_AUDITS, audit_of, audits_of
 from spark_audit.audits.setup_guards import faults
 from spark_audit.errors import InputError, one_of
 from spark_audit.pipeline.request import GivenAudits
@@ -27,13 +27,13 @@ def audits_by_name(audits: GivenAudits) -> dict[str, Audit]:
     InputError
         If an audit is unknown, or looks at series of checkpoints.
     """
-    # audit_of names a value of another type.
-    if isinstance(audits, str | Audit | type) or not isinstance(audits, Iterable):
-        audits = [audits]
-
+    is_all = isinstance(audits, Sequence) and ALL_AUDITS in audits
     audit_by_name: dict[str, Audit] = {}
-    for given in audits:
+    for given in audits_of(audits):
         audit = audit_of(given)
+        # Audits of series are no part of "all" here.
+        if is_all and audit.of_series:
+            continue
         if isinstance(audit, Matched) and not isinstance(given, Audit):
             # Placebos and rematching take long, and no look shows them.
             audit = Matched(placebo_draws=0, rematched=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -20,7 +20,7 @@ from cyclopts.types import PositiveInt
 from spark_audit import options
 from spark_audit.arguments import CheckedFields, checked_value
 from spark_audit.audits import Audit
-from spark_audit.audits.known import audit_of
+from spark_audit.audits.known import audit_of, audits_of
 from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError, one_of
@@ -31,7 +31,10 @@ GivenPaths: TypeAlias = str | Path | Sequence[str | Path]
 """One path or several, as Python code gives them."""
 
 GivenAudit: TypeAlias = str | Audit | type[Audit]
-"""An audit as Python code gives it: its name, its class, or one with options."""
+"""An audit as Python code gives it: its name, its class, or one with options.
+
+The name ``all`` stands for the audits that the command ``all`` runs by default.
+"""
 
 GivenAudits: TypeAlias = GivenAudit | Sequence[GivenAudit]
 """One audit or several."""
@@ -102,11 +105,8 @@ def given_texts(texts: GivenPaths) -> tuple[str, ...]:
 
 
 def given_audits(audits: GivenAudits) -> tuple[Audit, ...]:
-    """Return audits that are given by name, class, or with options."""
-    # audit_of names a value of another type.
-    if isinstance(audits, str | Audit | type) or not isinstance(audits, Iterable):
-        audits = [audits]
-    return tuple(audit_of(audit) for audit in audits)
+    """Return audits that are given by name, class, or with options, or as ``all``."""
+    return tuple(audit_of(audit) for audit in audits_of(audits))
 
 
 def typed_checkpoints(checkpoints: NamedPaths) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def test_python_gives_an_example_what_a_row_of_a_file_may_hold(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"id": 3},
+        {"id": 3.5},
         {"source_id": 1.5},
         {"source_id": ""},
         {"prompt": b"bytes"},

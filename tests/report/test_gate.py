@@ -424,3 +424,11 @@ def test_a_part_of_the_rows_is_judged_by_its_figures():
         (outcome,) = [f for f in check(report(rows), [rule]) if f.checkpoint == "er"]
         assert outcome.state == (state or "tripped")
         assert ("was not measured" in outcome.detail) is not bool(state)
+
+
+def test_a_metric_without_its_audit_is_offered_with_it():
+    for text in ("memory < 0", "memory.low > 0"):
+        field = "low" if "low" in text else "value"
+        with pytest.raises(InputError) as error:
+            parse_rule(text)
+        assert f"matched.memory.{field}" in str(error.value)

@@ -218,7 +218,7 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
     # ``rose by`` is typed in two words.
     operator_typed = match["operator"].split()[0]
     audit, _, metric_text = match["figure"].partition(".")
-    one_of(audit, where, audit_names())
+    _check_audit(audit, match["figure"], where)
 
     # Without brackets a rule is on all rows.
     group = "pooled"
@@ -256,6 +256,28 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
         field=field,
         group=group,
     )
+
+
+def _check_audit(audit: str, figure: str, where: str) -> None:
+    """Refuse an unknown audit; of a metric without one, offer the audit's rule.
+
+    Raises
+    ------
+    InputError
+        Suggests a figure, or lists the audits.
+    """
+    if audit in audit_names():
+        return
+
+    for name in audit_names():
+        if audit in [metric.name for metric in about(name).metrics]:
+            metric, _, field = figure.partition(".")
+            raise InputError(
+                f"{audit!r} is a metric, and a rule begins with its audit",
+                where=where,
+                fix=f"write {name}.{metric}.{field or 'value'}",
+            )
+    one_of(audit, where, audit_names())
 
 
 def _names_behind(word: str, match: re.Match[str]) -> str | None:
