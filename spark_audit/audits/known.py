@@ -182,7 +182,7 @@ def audits_of(
 
     # `audit_of` names a value of another type.
     if isinstance(given, str | Audit | type) or not isinstance(given, Iterable):
-        given = [given]  # type: ignore[list-item]
+        given = [given]
     audits = [*given]
     if ALL_AUDITS not in audits:
         return audits
