@@ -20,6 +20,29 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 (SURPRISE,) = re.findall(r"^```python\n(\"\"\"The NLL.*?)^```$", PAGE, re.M | re.S)
 """The worked example of an audit, as the page has it."""
+(FALL,) = re.findall(r"^```python\n(import scipy.*?)^```$", PAGE, re.M | re.S)
+"""The worked example of an attack."""
+
+FALL_AUDIT = """
+import json
+import spark_audit as sa
+
+report = sa.audit(
+    {"mine": "mine"}, "m.json", base="base", audits=Fall, output="fall", jobs=1
+)
+(finding,) = (one for one in report.findings if one.audit == "fall")
+(row,) = (one for one in report.results if one.checkpoint == "mine")
+cell = report.glance.matrix.rows[0].cells[-1]
+print(json.dumps({
+    "checkpoint": finding.checkpoint,
+    "claim": finding.claim,
+    "mde": [finding.mde, row.mde],
+    "at_most": [finding.at_most, row.at_most, row.low],
+    "sentence": finding.sentence,
+    "cell": cell.effect,
+    "head": report.glance.matrix.columns[-1].head,
+}))
+"""
 
 ATTACK = '''
 from dataclasses import replace
@@ -200,6 +223,20 @@ def test_an_audit_that_claims_memory_whatever_its_test_says_is_not_believed(
     assert facts["gate"] == {"base": "left_out", "mine": "ok"}
     assert "mine" in facts["line"]
     assert "base" not in facts["line"]
+
+
+def test_the_attack_of_the_page_states_what_it_could_have_missed(folder):
+    facts = json.loads(printed("\n".join([SURPRISE, FALL, FALL_AUDIT]), folder)[-1])
+    assert facts["checkpoint"] == "mine"
+    assert facts["claim"] == "nothing_shown"
+    assert facts["mde"][0] == facts["mde"][1] > 0
+    at_most, at_most_of_row, low = facts["at_most"]
+    # Of a single test, what could still be there is the end of its interval.
+    assert at_most == at_most_of_row == pytest.approx(low)
+    assert facts["cell"]
+    assert facts["head"] == "per token"
+    # Figures are rounded, and no record is printed.
+    assert not re.search(r"Row|[.][0-9]{5}", facts["sentence"])
 
 
 @pytest.mark.parametrize("name", ["", "Mia", "../x", "a.b", "all", "membership", "mia"])
