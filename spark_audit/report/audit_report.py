@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import PrivateAttr
 
@@ -63,6 +63,13 @@ class AuditReport(Report):
             html = partial(field_html, self, name)
             # The report is frozen, and its content stays the same.
             self.__dict__[name] = CellList(getattr(self, name), html)
+
+    def copy_unchecked(self, **changed: Any) -> Self:
+        """Return a copy with changed fields, whose lists notebooks show as tables."""
+        copied = super().copy_unchecked(**changed)
+        # Tables of the lists that were copied are those of this report.
+        copied.model_post_init(None)
+        return copied
 
     @classmethod
     def of(cls, report: Report) -> AuditReport:
