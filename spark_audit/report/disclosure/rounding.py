@@ -128,14 +128,13 @@ def _of_average_cluster(row: Row, n_clusters: int) -> float:
 def rounded_count(n: int, n_clusters: int) -> int:
     """Return a number of tokens or spans, rounded to the size of an average cluster.
 
-    A count of at most one per cluster is returned as it is. Zero clusters are treated
-    as one.
+    A count of at most one per cluster is returned as it is. So is one without
+    clusters: it counts what concerns nobody, as the ranks of planted canaries.
 
-    >>> rounded_count(1234, 40), rounded_count(40, 40)
-    (1250, 40)
+    >>> rounded_count(1234, 40), rounded_count(40, 40), rounded_count(8, 0)
+    (1250, 40, 8)
     """
-    n_clusters = max(n_clusters, 1)
-    if n <= n_clusters:
+    if n_clusters == 0 or n <= n_clusters:
         return n
     return int(rounded(n, step_above(n / n_clusters)))
 
