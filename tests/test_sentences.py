@@ -59,7 +59,10 @@ def test_every_key_in_the_code_has_its_template_and_every_template_compiles():
     for path, node in nodes():
         if isinstance(node, ast.keyword) and node.arg == "says":
             if isinstance(node.value, ast.Constant):
-                assert node.value.value in keys, f"{path}:{node.value.lineno}"
+                key = node.value.value
+                # Guards complete the key of their audit: `guard.mia.` and this.
+                known = key in keys or any(k.endswith(f".{key}") for k in keys)
+                assert known, f"{path}:{node.value.lineno}"
     used = {
         node.value
         for path, node in nodes()
