@@ -27,7 +27,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.checkpoints.weight_files import NOISE_FILE
 from spark_audit.clock import Clock
-from spark_audit.errors import InputError, one_of
+from spark_audit.errors import InputError
 from spark_audit.files import check_writable, sha256_file, write_text
 from spark_audit.provenance import now, seed_for, versions
 from spark_audit.scoring.items import Prompt
@@ -37,25 +37,28 @@ from spark_train.first_phase import take_first_phase
 from spark_train.lora import add_lora
 from spark_train.method import Method, Protected
 from spark_train.privacy import PRIVACY
-from spark_train.privacy import groups as privacy_groups
+from spark_train.request_settings import settings_of_request
 from spark_train.resumed_record import resumed_record
 from spark_train.run_folder import Folder
 from spark_train.run_record import PhaseSeconds, RunRecord
 from spark_train.stage_accuracy import accuracy
+from spark_train.stage_keys import (
+    answers_key,
+    ends_stage,
+    finished_stage_keys,
+    number_and_task,
+)
 from spark_train.stream import Stream
 from spark_train.student import Student
 from spark_train.tensor_files import read_tensors
 from spark_train.trained_stage import TrainedStage
 from spark_train.training_corpus import Note, TrainingCorpus
-from spark_train.training_methods import METHODS, groups
-from spark_train.training_request import DP, NO_PRIVACY, TrainRequest
-from spark_train.training_settings import TrainingSettings, parse
+from spark_train.training_methods import METHODS
+from spark_train.training_request import NO_PRIVACY, TrainRequest
+from spark_train.training_settings import TrainingSettings
 
 Progress = Callable[[str, int, int], None]
 """A callback with the current activity, the amount done, and the total."""
-
-ANSWERS_SUFFIX = "/answers"
-"""End of the key of a stage's answers, behind the stage, among the seconds of a run."""
 
 
 def train(
@@ -157,7 +160,7 @@ def _prepared(
     tell
         Called with notes for readers of the run, adds them to ``notes``.
     """
-    settings, settings_by_name = _settings(request)
+    settings, settings_by_name = settings_of_request(request)
     corpus = TrainingCorpus.read(request.data, request.order, tell)
 
     if processes.rank() == 0:
@@ -235,29 +238,6 @@ def _new_record(
         clock=loop.clock_kind(loaded.device),
         starts=[start],
     )
-
-
-def _settings(request: TrainRequest) -> tuple[TrainingSettings, dict[str, object]]:
-    """Return all settings of a run, and, by name, those that it reads."""
-    one_of(request.method, "--method", METHODS)
-    one_of(request.dp, "--dp", DP)
-    groups_read = (*groups(request.method), *privacy_groups(request.dp))
-
-    # Put first, so that another seed in --set is noticed below.
-    assignments = [*request.settings]
-    if request.seed is not None:
-        assignments.insert(0, f"seed={request.seed}")
-    method = request.method
-    if request.dp != NO_PRIVACY:
-        method += f" --dp {request.dp}"
-    settings = parse(assignments, groups=groups_read, method=method)
-    if request.seed not in (None, settings.seed):
-        raise InputError(
-            f"is {request.seed}, and --set gives the seed {settings.seed}",
-            where="--seed",
-            fix="give one of them",
-        )
-    return settings, settings.flat(groups_read)
 
 
 def _open(base: str, loading: specs.Loading) -> Checkpoint:
@@ -363,7 +343,7 @@ class _Run:
 
                 # The last stage is yielded below, when the record is complete.
                 is_last_phase = number + 1 == len(phases)
-                if _ends_stage(number, phases) and not is_last_phase:
+                if ends_stage(number, phases) and not is_last_phase:
                     yield from self._shown_to_caller(phase.key)
 
             if processes.rank() == 0:
@@ -402,10 +382,10 @@ class _Run:
         if processes.rank() == 0:
             self._save_adapter(phase, protected)
 
-        if _ends_stage(number, phases):
+        if ends_stage(number, phases):
             # All stages of the run, in order, each once.
             stages = list(dict.fromkeys(phase.stage for phase in phases))
-            seconds[_answers_key(phase.stage)] = self._measure_accuracy(phase, stages)
+            seconds[answers_key(phase.stage)] = self._measure_accuracy(phase, stages)
         self._update_record(seconds=dict(seconds), notes=list(self.notes))
 
         # A run that is killed from here on goes on with the next phase.
@@ -424,7 +404,7 @@ class _Run:
         is_noisy
             Whether the frozen noise of the run is on already.
         """
-        for key in _finished_stage_keys(seconds):
+        for key in finished_stage_keys(seconds):
             self._load(key)
             noise: AbstractContextManager[None] = nullcontext()
             noise_file = self.folder.stages / key / NOISE_FILE
@@ -445,7 +425,7 @@ class _Run:
             the adapter in training.
         """
         stage, _, _ = key.rpartition("/")
-        number, task = _number_and_task(stage)
+        number, task = number_and_task(stage)
         accuracies = self.record.accuracy[number - 1]
         student = self.stream.student
         with student.restored():
@@ -606,38 +586,9 @@ class _Run:
             # A line is named after the task of its stage.
             line_names = []
             for stage in stages[: index + 1]:
-                _, stage_task = _number_and_task(stage)
+                _, stage_task = number_and_task(stage)
                 line_names.append(stage_task)
             table = pd.DataFrame(matrix, line_names, tasks, dtype=float)
             write_text(self.folder.accuracy, table.to_csv(index_label="after"))
         self._update_record(accuracy=matrix)
         return dict(clock)
-
-
-def _ends_stage(number: int, phases: Sequence[loop.Phase]) -> bool:
-    """Return whether a phase is the last one of its stage."""
-    next_phases = phases[number + 1 :]
-    return all(phase.stage != phases[number].stage for phase in next_phases)
-
-
-def _number_and_task(stage: str) -> tuple[int, str]:
-    """Return the number of a stage, from 1, and its task: ``2-yelp`` is (2, "yelp")."""
-    number, _, task = stage.partition("-")
-    return int(number), task
-
-
-def _answers_key(stage: str) -> str:
-    """Return the key of the seconds that the answers after a stage took."""
-    return f"{stage}{ANSWERS_SUFFIX}"
-
-
-def _finished_stage_keys(seconds: PhaseSeconds) -> Iterator[str]:
-    """Yield the key of the last phase of each answered stage, such as ``2-yelp/priv``.
-
-    The answers of a stage stand right behind its last phase.
-    """
-    previous_key = ""
-    for key in seconds:
-        if key.endswith(ANSWERS_SUFFIX):
-            yield previous_key
-        previous_key = key

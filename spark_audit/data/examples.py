@@ -480,7 +480,7 @@ _EXAMPLE = TypeAdapter(Example)
 _SPANS = TypeAdapter(tuple[Span, ...], config=ConfigDict(hide_input_in_errors=True))
 _FIXES = {"id": "`data import` makes ids", "split": SPLIT_FIX}
 """Advice on bad fields."""
-_KINDS: Mapping[type, str] = {
+_WORDS_OF_KINDS: Mapping[type, str] = {
     bool: "a truth value",
     Integral: "a whole number",
     float: "a number",
@@ -533,7 +533,7 @@ def _kind_of(value: object) -> str:
     """Return the kind of a value in words, such as ``NaN`` or ``a list``."""
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
-    for kind, words in _KINDS.items():
+    for kind, words in _WORDS_OF_KINDS.items():
         if isinstance(value, kind):
             return words
     return f"of the type {type(value).__name__}"
