@@ -28,6 +28,7 @@ from spark_audit.report.tried import (
     Outcome,
     Tried,
     attack_outcome,
+    is_beyond_no_effect,
     method_of,
     outcome_name,
     p_of,
@@ -590,18 +591,8 @@ def _exposed(
     exposed = []
     for row in memory_rows:
         is_type = row.group_kind == "type" and row.status == "ok"
-        if is_type and _is_beyond_no_effect(row, is_above=became_less_likely):
+        if is_type and is_beyond_no_effect(row, is_above=became_less_likely):
             exposed.append(row)
     # A change of NLL below 0 is likelier: the largest change, either way, comes first.
     exposed.sort(key=lambda row: row.value or 0.0, reverse=became_less_likely)
     return tuple(exposed[:MAX_TYPES_NAMED])
-
-
-def _is_beyond_no_effect(row: Row, *, is_above: bool) -> bool:
-    """Return whether a row's interval lies above, or below, the band of no effect.
-
-    Without a band, no effect is 0.
-    """
-    if is_above:
-        return row.low is not None and row.low > (row.no_effect_high or 0.0)
-    return row.high is not None and row.high < (row.no_effect_low or 0.0)

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from spark_audit.audits import about
 from spark_audit.audits.strongest_leaks import leak_of
 from spark_audit.names import entry_of, series_of
-from spark_audit.results import Finding
+from spark_audit.results import Finding, Row
 from spark_audit.results.findings import DETECTED, SEVERITY
 from spark_audit.sentences import knows, optional, render
 from spark_audit.sentences.renderer import effect
@@ -233,3 +233,13 @@ def attack_name(audit: str) -> str:
 def outcome_name(outcome: Outcome) -> str:
     """Return the outcome of an attack, in words."""
     return render(f"outcome.{outcome.replace(' ', '_')}")
+
+
+def is_beyond_no_effect(row: Row, *, is_above: bool) -> bool:
+    """Return whether a row's interval lies above, or below, the band of no effect.
+
+    Without a band, no effect is 0.
+    """
+    if is_above:
+        return row.low is not None and row.low > (row.no_effect_high or 0.0)
+    return row.high is not None and row.high < (row.no_effect_low or 0.0)
