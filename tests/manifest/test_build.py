@@ -220,7 +220,10 @@ def test_an_adapter_is_no_reference(build, reference):
             {"preset": "fast"},
             "preset: 'fast' is unknown; choose one of: robust, paper",
         ),
-        ({"distance": "max"}, "distance: 'max': input should be 'mean' or 'profile'"),
+        (
+            {"distance": "max"},
+            "distance: 'max' is unknown; choose one of: mean, profile",
+        ),
         (
             {"max_length": 512},
             "max_length: 512 tokens do not fit into the model's context of 256; "
