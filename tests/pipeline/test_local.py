@@ -41,7 +41,7 @@ def test_as_many_as_cores_and_memory_allow(fields, about, count, monkeypatch):
         request=Request(audits=("nll",), checkpoints=("x",), **fields),
         opening=SimpleNamespace(described=[opened]),
     )
-    lacking: Any = {("x", Pass()): [SimpleNamespace(tokens=resources["tokens"])]}
+    lacking: Any = {("x", Pass()): [SimpleNamespace(n_tokens=resources["tokens"])]}
     assert local.processes(job, lacking) == count
 
 
