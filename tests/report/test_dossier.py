@@ -281,7 +281,9 @@ def test_it_is_written_only_where_it_is_named_and_goes_with_its_report(folder):
     write_report(
         report.model_copy(update={"created": "later"}), folder, formats=["json"]
     )
-    assert not path.exists()
+    assert path.exists(), "another report on the same subject writes it anew"
+    assert read_report(folder).created == "later"
+    assert read_report(folder).files["dossier"] == ["dossier.html"]
 
 
 def test_with_identifiers_it_is_for_its_owner_only_and_says_so(case, folder):
