@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -19,11 +20,13 @@ from typing import (
     Any,
     ForwardRef,
     Literal,
+    NewType,
     Protocol,
     TypeVar,
     Union,
     get_args,
     get_origin,
+    is_typeddict,
 )
 
 WORDS_OF_TYPES: Mapping[type, tuple[str, str]] = {
@@ -91,7 +94,7 @@ def annotations_of(function: Callable[..., Any]) -> Mapping[str, Any]:
 def fitted(value: object, wanted: Any) -> object:
     """Return a value as an argument of a type takes it.
 
-    Numbers of NumPy become plain ones, a collection that is no sequence (an array, a
+    Values of NumPy become plain ones, a collection that is no sequence (an array, a
     column of a frame) a list, and a text a path where only paths are taken.
 
     Raises
@@ -109,17 +112,24 @@ def fitted(value: object, wanted: Any) -> object:
     origin = get_origin(wanted)
     if origin is Annotated:
         return fitted(value, get_args(wanted)[0])
+    if isinstance(wanted, NewType):
+        return fitted(value, wanted.__supertype__)
     is_unknown = isinstance(wanted, ForwardRef | TypeVar | str)
     if wanted is Any or is_unknown or is_protocol(wanted):
         return value
     if origin in (Union, UnionType):
         return _fitted_to_one_of(value, wanted)
-    if origin is tuple:
+
+    # Without types of its parts, as typing.List, it is looked at as a whole.
+    has_parts = bool(get_args(wanted))
+    if origin is tuple and has_parts:
         return _fitted_tuple(value, wanted)
-    if origin in LISTS:
+    if origin in LISTS and has_parts:
         return _fitted_list(value, wanted)
-    if origin is Mapping:
+    if origin is Mapping and has_parts:
         return _fitted_mapping(value, wanted)
+    if not _can_be_checked(wanted, origin):
+        return value
 
     if not _is_of_plain_type(value, wanted, origin):
         raise MisfitError(value, wanted)
@@ -142,20 +152,28 @@ def is_list_of_objects(wanted: Any) -> bool:
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
         return any(is_list_of_objects(option) for option in get_args(wanted))
-    if origin not in (*LISTS, Iterable):
+    if origin not in (*LISTS, Iterable) or not get_args(wanted):
         return False
     item_type = get_args(wanted)[0]
     return isinstance(item_type, type) and item_type not in WORDS_OF_TYPES
 
 
+def _can_be_checked(wanted: Any, origin: Any) -> bool:
+    """Return whether Python can tell if a value is of a type without parts.
+
+    It cannot for a ``TypedDict`` and for special forms such as ``Final[int]``.
+    """
+    if wanted is None or origin is Literal:
+        return True
+    whole_type = origin or wanted
+    return isinstance(whole_type, type) and not is_typeddict(whole_type)
+
+
 def _is_of_plain_type(value: object, wanted: Any, origin: Any) -> bool:
     """Return whether a value is of a type without parts, or one of the given values."""
     if origin is Literal:
-        return any(
-            value == literal and type(value) is type(literal)
-            for literal in get_args(wanted)
-        )
-    if origin is type:
+        return any(_is_literal(value, literal) for literal in get_args(wanted))
+    if origin is type and get_args(wanted):
         (parent,) = get_args(wanted)
         is_known = isinstance(parent, type)
         return isinstance(value, type) and (not is_known or issubclass(value, parent))
@@ -165,6 +183,8 @@ def _is_of_plain_type(value: object, wanted: Any, origin: Any) -> bool:
         )
         return is_wanted and not isinstance(value, str | bytes)
 
+    if wanted is bool:
+        return isinstance(value, bool) or _is_bool_of_numpy(value)
     # True is an int to Python, but never what was meant.
     if wanted in (int, float) and isinstance(value, bool):
         return False
@@ -173,15 +193,29 @@ def _is_of_plain_type(value: object, wanted: Any, origin: Any) -> bool:
     if wanted is float:
         return isinstance(value, Real)
     if wanted is Path:
-        return isinstance(value, str | Path)
+        return isinstance(value, str | os.PathLike)
     return isinstance(value, NoneType if wanted is None else origin or wanted)
+
+
+def _is_literal(value: object, literal: object) -> bool:
+    """Return whether a value is one of the given ones; True is not the number 1."""
+    return _is_of_plain_type(value, type(literal), None) and value == literal
+
+
+def _is_bool_of_numpy(value: object) -> bool:
+    """Return whether a value is an element of an array of truth values."""
+    value_type = type(value)
+    return value_type.__module__ == "numpy" and value_type.__name__ in ("bool", "bool_")
 
 
 def _as_plain(value: Any, wanted: Any) -> object:
     """Return a value of a fitting type as the plain type that the code works with."""
-    if wanted is int:
-        return int(value)
-    if wanted is float and not isinstance(value, int | float):
+    if get_origin(wanted) is Literal:
+        return next(lit for lit in get_args(wanted) if _is_literal(value, lit))
+    if wanted is bool or wanted is int:
+        return wanted(value)
+    # A whole number stays one.
+    if wanted is float and type(value) is not int:
         return float(value)
     if wanted is Path:
         return Path(value)
@@ -278,6 +312,8 @@ def types_in_words(wanted: Any) -> list[str]:
         origin = get_origin(option)
         if origin is Literal:
             words += [repr(literal) for literal in get_args(option)]
+        elif not get_args(option):
+            words.append(_in_words(option))
         elif origin is tuple and get_args(option)[-1] is not Ellipsis:
             words.append(f"a pair of {_several_in_words(get_args(option)[0])}")
         elif origin in LISTS or origin is tuple or origin is Iterable:
@@ -322,7 +358,7 @@ def _in_words(wanted: Any) -> str:
         return "a dict"
     if origin is Callable:
         return "a function"
-    if origin is type:
+    if origin is type and get_args(wanted):
         return f"a class of {_several_in_words(get_args(wanted)[0])}"
     if wanted in WORDS_OF_TYPES:
         return WORDS_OF_TYPES[wanted][0]
@@ -336,7 +372,7 @@ def _several_in_words(wanted: Any) -> str:
     for option in _options(wanted):
         if option in WORDS_OF_TYPES:
             words.append(WORDS_OF_TYPES[option][1])
-        elif get_origin(option) is type:
+        elif get_origin(option) is type and get_args(option):
             words.append(f"classes of {_several_in_words(get_args(option)[0])}")
         else:
             words.append(getattr(option, "__name__", str(option)))

@@ -1,8 +1,10 @@
 """Every argument of what Python exports refuses a value of a wrong type in one line."""
 
 import inspect
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -50,6 +52,17 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "AuditReport.save": AuditReport.save,
     "AuditResult.to_frame": sa.AuditResult.to_frame,
 }
+
+
+class Choice(StrEnum):
+    A = "a"
+
+
+class Options(typing.TypedDict):
+    limit: int
+
+
+Limit = typing.NewType("Limit", int)
 
 
 class Wrong:
@@ -195,12 +208,53 @@ def test_no_text_of_rows_stands_in_an_error():
         (None, Literal["a"] | None, None),
         ({"a": np.int64(1)}, Mapping[str, int], {"a": 1}),
         (len, Callable[..., int], len),
+        (np.True_, bool, True),
+        (np.float64(0.5), float, 0.5),
+        (np.str_("a"), Literal["a", "b"], "a"),
+        (Choice.A, Literal["a", "b"], "a"),
+        (np.int64(3), Literal[3], 3),
+        (PurePosixPath("a.csv"), str | Path, Path("a.csv")),
     ],
 )
 def test_values_of_other_libraries_are_taken(value, wanted, taken):
     got = checked_value("x", value, wanted)
     assert got == taken
     assert type(got) is type(taken)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value"),
+    [
+        (typing.List, ["a"]),  # noqa: UP006  # audits of users may have it
+        (typing.Tuple, (1,)),  # noqa: UP006
+        (typing.Mapping, {"a": 1}),
+        (typing.Sequence, ["a"]),
+        (typing.Type, int),  # noqa: UP006
+        (tuple[()], ()),
+        (Options, {"limit": 1}),
+        (Limit, 3),
+        (typing.Final[int], 3),
+    ],
+)
+def test_a_field_of_any_type_of_typing_takes_its_value(wanted, value):
+    assert checked_value("x", value, wanted) == value
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value", "message"),
+    [
+        (typing.List, 3, "x: 3 is not a List"),  # noqa: UP006
+        (typing.Tuple | None, 3, "x: 3 is not a Tuple"),  # noqa: UP006
+        (typing.Type, 3, "x: 3 is not a Type"),  # noqa: UP006
+        (Limit, "many", "x: 'many' is not a whole number"),
+        (Literal[1], True, "x: True is not 1"),
+        (int, np.True_, "x: bool is not a whole number"),
+    ],
+)
+def test_a_field_of_any_type_of_typing_refuses_others(wanted, value, message):
+    with pytest.raises(ArgumentError) as error:
+        checked_value("x", value, wanted)
+    assert str(error.value) == message
 
 
 def test_what_fits_is_handed_on_itself():
