@@ -32,7 +32,6 @@ from spark_audit.report.figures.report_figure import ReportFigure
 from spark_audit.report.frames import report_frame
 from spark_audit.report.gate.judge import RuleOutcome, check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
-from spark_audit.report.kept import keep_if_replaced
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers.pages import notebook_html
 from spark_audit.results import Report
@@ -194,11 +193,6 @@ class AuditReport(Report):
         """
         if isinstance(formats, str):
             formats = [formats]
-        report_folder.check_formats(formats)
-        if not formats or "json" in formats:
-            keep_if_replaced(
-                Path(folder), report_folder.previous_report(Path(folder)), self
-            )
         return report_folder.write_report(
             self,
             Path(folder),
@@ -206,6 +200,7 @@ class AuditReport(Report):
             manifest=manifest,
             show_text=show_text,
             evidence_folder=self._folder,
+            keeps_replaced=True,
         )
 
 

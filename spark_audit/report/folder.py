@@ -35,7 +35,7 @@ from spark_audit.previous import keeping_previous, set_aside
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing, figure_files
 from spark_audit.report.figures_line import with_figures
-from spark_audit.report.kept import subject_that_changed
+from spark_audit.report.kept import keep_if_replaced, subject_that_changed
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import dossier, latex, markdown, pages, table_files
 from spark_audit.report.writers.writer import File, WriterInput
@@ -229,6 +229,7 @@ def write_report(
     shared: Report | None = None,
     previous: Report | None = None,
     evidence_folder: Path | None = None,
+    keeps_replaced: bool = False,
 ) -> list[Path]:
     """Write a report into its folder, and return the files that were written.
 
@@ -262,6 +263,9 @@ def write_report(
         The report in the folder, if it was read just now.
     evidence_folder
         The report folder whose ``scores`` formats are made of; default: ``folder``.
+    keeps_replaced
+        Whether a report about something else is kept beside the folder, once all
+        formats are made; else the caller has kept it.
 
     Raises
     ------
@@ -312,6 +316,9 @@ def write_report(
             with suppress(InputError, OutputError):
                 files = list(WRITERS[name](prepared, source, writer_input))
                 files_by_format[name] = files
+
+    if keeps_replaced and "json" in requested:
+        keep_if_replaced(folder, previous, report)
 
     paths_by_format = {}
     for name, files in files_by_format.items():

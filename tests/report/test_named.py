@@ -430,3 +430,24 @@ def test_what_lacks_its_evidence_is_refused_before_anything_is_written(tmp_path)
     with pytest.raises(OutputError, match="is missing"):
         write_report(report, other, formats=("dossier", "named"))
     assert not other.exists()
+
+
+def test_a_refused_report_keeps_no_copy_of_the_one_in_its_folder(tmp_path):
+    """Nothing was replaced, so that a copy would only take room."""
+    sources = [made(tmp_path / name) for name in ("first", "second")]
+    row = Row(audit="mia", checkpoint="leaky", metric="auc", value=0.8)
+    report = sa.read_report(sources[0])
+    other_manifest = report.manifest.model_copy(update={"digest": "f" * 64})
+    changed = {"results": [row], "manifest": other_manifest}
+    refused = report.model_copy(update=changed)
+    for file in (sources[1] / "scores").iterdir():
+        file.unlink()
+    before = read_report(sources[1])
+
+    with pytest.raises(OutputError, match="is missing"):
+        refused.save(sources[1], ["json", "named"])
+    assert {path.name for path in tmp_path.iterdir()} == {"first", "second"}
+    assert read_report(sources[1]) == before
+
+    refused.save(sources[1], ["json"])
+    assert len([*tmp_path.iterdir()]) == 3
