@@ -107,6 +107,8 @@ def test_no_leak_is_claimed_of_what_was_trained_on_no_row(name, claim, test):
     assert changed_base.withdrawn
     assert "otherwise." in changed_base.sentence
     assert "knows them" not in changed_base.sentence
+    # A base may have read the rows: a setup guard says so beside it.
+    assert "trained on none" not in changed_base.sentence
     # It is no test of the report, and is not called one.
     assert (changed_base.tests, changed_base.p_adjusted) == (0, None)
     assert changed.p_adjusted == 0.04
