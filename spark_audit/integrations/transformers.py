@@ -457,8 +457,10 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         """
         for fault in faults:
             if fault.name not in self._faults_at_last_look:
+                # Leaks that the fault cannot cause stay claims (``REMAINS``).
                 log_sentence(
-                    f"{name}: {fault.name}: {fault.detail} Its figures are void."
+                    f"{name}: {fault.name}: {fault.detail} Figures with "
+                    f"{fault.name} in voided_by are void."
                 )
         self._faults_at_last_look = {fault.name for fault in faults}
 
