@@ -12,10 +12,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from spark_audit.files import write_text
 from spark_train import loop
 from spark_train.adapter_folder import replaced
 from spark_train.run_folder import Folder
 from spark_train.run_record import FREE_SETTINGS, RunRecord
+from spark_train.stage_accuracy import accuracy_csv
+from spark_train.stage_keys import answers_key, ends_stage
 from spark_train.training_request import NO_PRIVACY
 
 SAME_FIRST_PHASE = ("seqft", "er", "er-ptpc", "sd-replay", "spark")
@@ -61,14 +64,14 @@ def take_first_phase(
         return record
 
     seconds = {phase.key: other.seconds[phase.key]}
-    ends_stage = len(phases) == 1 or phases[1].stage != phase.stage
-    if ends_stage:
+    has_answers = ends_stage(0, phases)
+    if has_answers:
         # Prompts are answered after a stage: the other's stage must end here, too.
-        answers_key = f"{phase.stage}/answers"
+        key_of_answers = answers_key(phase.stage)
         stage_keys = [key for key in other.seconds if key.startswith(f"{phase.stage}/")]
-        if stage_keys != [phase.key, answers_key]:
+        if stage_keys != [phase.key, key_of_answers]:
             return record
-        seconds[answers_key] = other.seconds[answers_key]
+        seconds[key_of_answers] = other.seconds[key_of_answers]
         record = record.model_copy(update={"accuracy": other.accuracy[:1]})
 
     other_folder.check_adapters([phase.key])
@@ -78,6 +81,10 @@ def take_first_phase(
 
     record = record.model_copy(update={"seconds": seconds})
     folder.write(record)
+    if has_answers:
+        # A run of one stage does not write this file again.
+        csv = accuracy_csv(record.accuracy, stages=[phase.stage], tasks=record.tasks)
+        write_text(folder.accuracy, csv)
     for line in other_folder.metrics.read_text("utf-8").splitlines()[: phase.steps]:
         folder.log(json.loads(line))
     folder.save(1, loop.PhaseState(), seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.in_memory import undisturbed
@@ -12,6 +13,7 @@ from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 from spark_train import processes
+from spark_train.stage_keys import number_and_task
 
 _ANSWERS = Pass("generate")
 """The scoring pass that answers prompts."""
@@ -38,3 +40,27 @@ def accuracy(loaded: Checkpoint, prompts: Sequence[Prompt]) -> float:
             table = score(loaded, own_prompts, passes=[_ANSWERS])[_ANSWERS]
         is_right = table.columns["normalised"].tolist()
     return float(np.mean(processes.gathered(is_right)))
+
+
+def accuracy_csv(
+    matrix: Sequence[Sequence[float | None]],
+    *,
+    stages: Sequence[str],
+    tasks: Sequence[str],
+) -> str:
+    """Return accuracies as CSV, with a line per stage and a column per task.
+
+    Parameters
+    ----------
+    matrix
+        ``matrix[t][i]``: on task ``i`` after stage ``t``; ``None``: not measured.
+    stages
+        Stages such as ``2-yelp``. A line is named after the task of its stage.
+    """
+    line_names = []
+    for stage in stages:
+        _, task = number_and_task(stage)
+        line_names.append(task)
+    table = pd.DataFrame(matrix, line_names, tasks, dtype=float)
+    csv: str = table.to_csv(index_label="after")
+    return csv

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 from spark_audit.checkpoints import specs
@@ -41,7 +40,7 @@ from spark_train.request_settings import settings_of_request
 from spark_train.resumed_record import resumed_record
 from spark_train.run_folder import Folder
 from spark_train.run_record import PhaseSeconds, RunRecord
-from spark_train.stage_accuracy import accuracy
+from spark_train.stage_accuracy import accuracy, accuracy_csv
 from spark_train.stage_keys import (
     answers_key,
     ends_stage,
@@ -583,12 +582,7 @@ class _Run:
         # If a stage is answered again, its line is replaced.
         matrix = [*self.record.accuracy[:index], accuracies]  # [stage][task]
         if processes.rank() == 0:
-            # A line is named after the task of its stage.
-            line_names = []
-            for stage in stages[: index + 1]:
-                _, stage_task = number_and_task(stage)
-                line_names.append(stage_task)
-            table = pd.DataFrame(matrix, line_names, tasks, dtype=float)
-            write_text(self.folder.accuracy, table.to_csv(index_label="after"))
+            csv = accuracy_csv(matrix, stages=stages[: index + 1], tasks=tasks)
+            write_text(self.folder.accuracy, csv)
         self._update_record(accuracy=matrix)
         return dict(clock)

@@ -102,3 +102,13 @@ def test_a_folder_without_a_run_is_no_beginning(fields_of, tmp_path):
     alone = train(**fields_of("alone", "er"))
     offered = train(**fields_of("offered", "er", first_phase_of=tmp_path / "none"))
     assert left(offered.folder) == left(alone.folder)
+
+
+def test_a_run_of_one_task_takes_all_that_it_would_train(fields_of):
+    source = train(**fields_of("source", "sd-replay"), order="yelp")
+    alone = train(**fields_of("alone", "er"), order="yelp")
+    taken = train(
+        **fields_of("taken", "er", first_phase_of=source.folder), order="yelp"
+    )
+    assert left(taken.folder) == left(alone.folder)
+    assert taken.record.files.keys() == alone.record.files.keys()
