@@ -73,7 +73,7 @@ def instead(path: str | Path, otherwise: str) -> str:
     otherwise
         Advice if the path is not an address and no file beside it has a similar name.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     return elsewhere(path) or nearest(path) or otherwise
 
 

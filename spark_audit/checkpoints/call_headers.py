@@ -22,8 +22,8 @@ from spark_audit.names import BASE, seeds_of
 
 def same_path(one_path: str, other_path: str) -> bool:
     """Return whether two paths name one file or folder."""
-    resolved = Path(one_path).expanduser().resolve()
-    return resolved == Path(other_path).expanduser().resolve()
+    resolved = Path(os.path.expanduser(one_path)).resolve()
+    return resolved == Path(os.path.expanduser(other_path)).resolve()
 
 
 def with_named_base(specs: Sequence[Spec], loading: Loading) -> Loading:

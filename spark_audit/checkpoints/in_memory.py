@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 import random
 import secrets
 from collections.abc import Callable, Iterator
@@ -158,7 +159,7 @@ def _checkpoint_of_model(
         )
 
     if isinstance(tokenizer, str | Path):
-        tokenizer = read_tokenizer(Path(tokenizer).expanduser()).tokenizer
+        tokenizer = read_tokenizer(Path(os.path.expanduser(tokenizer))).tokenizer
     if tokenizer is None and tokenizer_sha256 is not None:
         tokenizer = beside_model(model, tokenizer_sha256)
     if tokenizer is None:

@@ -340,7 +340,7 @@ def _listed_stages(path: Path) -> list[Path]:
         if not text:
             continue
 
-        stage = path.parent / Path(text).expanduser()
+        stage = path.parent / Path(os.path.expanduser(text))
         # A list of lists is not a list of checkpoints.
         if not stage.exists() or stage.suffix == path.suffix:
             problem = (

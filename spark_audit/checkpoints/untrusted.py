@@ -227,7 +227,7 @@ def weights_in(folder: Path, suffixes: Sequence[str] = WEIGHT_SUFFIXES) -> list[
 
 def printable(source: str) -> str:
     """Return a path without parent folders; names on the hub stay whole."""
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if not path.exists():
         return source
 

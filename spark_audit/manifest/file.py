@@ -7,6 +7,7 @@ checkpoint must share with a manifest is a line of :func:`check_fit`.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -122,7 +123,7 @@ def read_manifest(manifest: str | Path | Manifest) -> Manifest:
     if isinstance(manifest, Manifest):
         return manifest
 
-    path = Path(manifest).expanduser()
+    path = Path(os.path.expanduser(manifest))
     content = _content_of_file(path)
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
         raise _no_manifest(path)

@@ -10,6 +10,7 @@ A further kind of items needs a function in :data:`_MAKERS` and an entry in ``IT
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,7 +155,7 @@ def score(
     ['base', 'mine']
     """
     if isinstance(store, str | Path):
-        store = Store(Path(store).expanduser())
+        store = Store(Path(os.path.expanduser(store)))
     run = _Scoring(passes=passes, store=store, batch_size=batch_size, progress=progress)
     if not isinstance(checkpoint, Mapping):
         return _scores_of(checkpoint, source, run)

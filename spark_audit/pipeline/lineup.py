@@ -8,6 +8,7 @@ checkpoint: ``NAME=PATH``, or several paths of one name (see ``checkpoints/specs
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -268,7 +269,7 @@ def _learned_orders(lineup: Lineup) -> dict[str, tuple[str, ...]]:
             entry = lineup.entry(name)
             # A single stage is that of all tasks, so that their order does not matter.
             if n_stages[entry] > 1 and entry not in orders:
-                orders[entry] = tuple(trained_order(Path(path).expanduser()))
+                orders[entry] = tuple(trained_order(Path(os.path.expanduser(path))))
     return orders
 
 

@@ -87,7 +87,7 @@ def _shard(kind: object, tokens: Sequence[Token]) -> tuple[int, int]:
 
 def _path(value: str | Path) -> Path:
     """Return a path with ``~`` expanded."""
-    return Path(value).expanduser()
+    return Path(os.path.expanduser(value))
 
 
 def given_paths(paths: GivenPaths) -> tuple[Path, ...]:

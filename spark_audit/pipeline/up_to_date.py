@@ -87,7 +87,7 @@ def inputs_of(request: Request, opening: OpenCheckpoints) -> States | None:
         paths.add(Path(request.loading.tokenizer))
     # The whole folder of a series, as stages may be added to it.
     for spec in parse_specs(list(request.checkpoints)):
-        paths.update(Path(path).expanduser() for path in spec.paths)
+        paths.update(Path(os.path.expanduser(path)) for path in spec.paths)
 
     # One file above the limit is enough to see that there are too many.
     files = list(islice(_files(paths), MAX_FILES + 1))

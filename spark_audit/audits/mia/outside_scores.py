@@ -14,6 +14,7 @@ how errors name a file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -105,7 +106,7 @@ def given_files(text: str | None) -> list[ScoresFile]:
         files.append(
             ScoresFile(
                 name=name,
-                path=Path(path).expanduser(),
+                path=Path(os.path.expanduser(path)),
                 sign=-1 if signed_path.startswith("-") else 1,
                 checkpoint=checkpoint,
                 attack=attack,
