@@ -69,8 +69,12 @@ def show_again(words: Sequence[str]) -> bool:
     bool
         Whether the command is answered.
     """
-    typed_sha256 = _typed_sha256(words)
     _typed_at_start.clear()
+    try:
+        typed_sha256 = _typed_sha256(words)
+    # The working directory is gone.
+    except OSError:
+        return False
     _typed_at_start[tuple(words)] = typed_sha256
     for folder in _typed_folders(words):
         record = read_record(folder)
@@ -175,7 +179,8 @@ def _typed_folders(words: Sequence[str]) -> list[Path]:
     folders = []
     for word in words:
         for path in (word, word.partition("=")[2]):
-            folder = Path(path).expanduser()
+            # An unknown user's home stays as it is typed.
+            folder = Path(os.path.expanduser(path))
             if path and os.path.isfile(folder / INPUTS_FILE):
                 folders.append(folder)
     return folders + folders_with_record(REPORTS)

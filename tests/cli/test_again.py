@@ -224,3 +224,31 @@ def test_what_another_request_left_is_not_added_to(finished, monkeypatch):
     assert path.read_bytes() == kept
     assert not show_again([*WORDS, "--seed", "3"])
     assert not show_again(WORDS)
+
+
+def test_a_command_runs_in_a_working_directory_that_is_gone(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert not show_again(WORDS)
+    assert run(["--version"]) == 0
+    assert "spark-audit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ckpt", "~no-such-user/x", "--base", "base", "--manifest", "m.json"],
+        ["--ckpt", "lora", "--base", "~no-such-user/x", "--manifest", "m.json"],
+        ["--ckpt", "lora", "--base", "base", "--manifest", "~no-such-user/x"],
+    ],
+    ids=["checkpoint", "base", "manifest"],
+)
+def test_the_home_of_an_unknown_user_is_a_path_that_is_missing(
+    words, folder, monkeypatch, capsys
+):
+    monkeypatch.chdir(folder)
+    assert run(["nll", *words, "-o", "elsewhere"]) == 2
+    assert "~no-such-user/x" in capsys.readouterr().err
