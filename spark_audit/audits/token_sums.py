@@ -121,7 +121,8 @@ class Sums:
         # Prefix sum 0 of each example stays 0.
         self._prefix = np.zeros(int(self._begin[-1]))
         first_token = 0
-        for begin, length in zip(self._begin.tolist(), lengths.tolist(), strict=False):
+        begin_of_examples = self._begin[:-1].tolist()  # behind them is the end of all
+        for begin, length in zip(begin_of_examples, lengths.tolist(), strict=True):
             of_example = by_token[first_token : first_token + length]
             of_example.cumsum(out=self._prefix[begin + 1 : begin + 1 + length])
             first_token += length

@@ -112,17 +112,16 @@ def _marked(figures: Iterable[FigureT], marks: Marks) -> list[FigureT]:
 
         # A void figure bounds nothing.
         at_most = None if guard else figure.at_most
-        changed = {
-            "state": state,
-            "voided_by": guard,
-            "status": status,
-            "at_most": at_most,
-        }
+        marked_figure = figure.copy_unchecked(
+            state=state,
+            voided_by=guard,
+            status=status,
+            at_most=at_most,
+        )
         if isinstance(figure, Finding):
-            # Its severity follows from its status, so it is made anew.
-            marked.append(figure.model_copy(update=changed))
-        else:
-            marked.append(figure.copy_unchecked(**changed))
+            # Its severity follows from its status: validating it works that out anew.
+            marked_figure = type(figure).model_validate(vars(marked_figure))
+        marked.append(marked_figure)
     return marked
 
 

@@ -59,9 +59,7 @@ class KeyIndex:
         numbers
             Key numbers, shape ``(keys,)``.
         """
-        self._sort()
-        start = self._numbers.searchsorted(numbers, "left")  # (keys,)
-        end = self._numbers.searchsorted(numbers, "right")  # (keys,)
+        start, end = self._rows_of(numbers)
         return end > start
 
     def parts_with(self, numbers: np.ndarray) -> list[int]:
@@ -72,9 +70,7 @@ class KeyIndex:
         numbers
             Key numbers, shape ``(keys,)``.
         """
-        self._sort()
-        start = self._numbers.searchsorted(numbers, "left")  # (keys,)
-        end = self._numbers.searchsorted(numbers, "right")  # (keys,)
+        start, end = self._rows_of(numbers)
 
         # Take the first row of each key, then the second of those that have one, ...
         found: set[int] = set()
@@ -86,6 +82,16 @@ class KeyIndex:
             found.update(np.unique(self._parts[row]).tolist())
             row = row + 1
         return sorted(found)
+
+    def _rows_of(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first row of each key, and the one behind its last: ``(keys,)``.
+
+        Both are the same of a key that no part holds.
+        """
+        self._sort()
+        start = self._numbers.searchsorted(numbers, "left")
+        end = self._numbers.searchsorted(numbers, "right")
+        return start, end
 
     def _sort(self) -> None:
         """Put the keys of the parts that were added in order among the others."""
