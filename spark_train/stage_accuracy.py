@@ -61,6 +61,8 @@ def accuracy_csv(
     for stage in stages:
         _, task = number_and_task(stage)
         line_names.append(task)
-    table = pd.DataFrame(matrix, line_names, tasks, dtype=float)
+    table = pd.DataFrame(
+        list(matrix), index=line_names, columns=list(tasks), dtype=float
+    )  # (stages, tasks)
     csv: str = table.to_csv(index_label="after")
     return csv

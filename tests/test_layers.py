@@ -35,7 +35,7 @@ LAYERS = (
 )
 TRAIN_LAYERS = (
     "training_settings training_request training_rows losses processes trained_stage",
-    "lora training_corpus stage_accuracy",
+    "lora training_corpus",
     "adapter_folder student tensor_files",
     "loop",
     "stream",
@@ -49,7 +49,7 @@ TRAIN_LAYERS = (
     "privacy",
     "method_summaries request_settings",
     "run_record stage_keys",
-    "run_folder",
+    "stage_accuracy run_folder",
     "resumed_record first_phase",
     "relearn training_run",
     "training_calls",
