@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from accelerate import PartialState
@@ -18,6 +18,13 @@ PassScores = dict[Pass, TokenTable]
 
 ScoredItem = tuple[str, np.ndarray, Mapping[str, np.ndarray]]
 """Key, positions and columns of one item; the arrays have shape ``(tokens,)``."""
+
+
+class ScoredBase(NamedTuple):
+    """The base with which looks are compared, and its scores."""
+
+    checkpoint: Checkpoint
+    tables: PassScores
 
 
 def score_together(

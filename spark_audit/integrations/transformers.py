@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -51,7 +50,11 @@ from spark_audit.integrations.look_settings import (
 from spark_audit.integrations.pace import Pace, seconds_now
 from spark_audit.integrations.probe import probe_rows, with_plain_text
 from spark_audit.integrations.processes import result_of_first
-from spark_audit.integrations.shared_scoring import PassScores, score_together
+from spark_audit.integrations.shared_scoring import (
+    PassScores,
+    ScoredBase,
+    score_together,
+)
 from spark_audit.integrations.trainer_batches import STEPS, BatchReader, Seen
 from spark_audit.integrations.trainer_log import log_by_trainer, log_sentence
 from spark_audit.manifest.file import check_fit, original, read_manifest, restricted_to
@@ -74,13 +77,6 @@ from spark_audit.scoring.table import Pass
 
 MAX_CALLBACK_ROWS = 256
 """Rows of the manifest that a look scores unless the user says another number."""
-
-
-class ScoredBase(NamedTuple):
-    """The base with which looks are compared, and its scores."""
-
-    checkpoint: Checkpoint
-    tables: PassScores
 
 
 class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
@@ -476,7 +472,7 @@ class AuditCallback(transformers.TrainerCallback):  # type: ignore[misc]
         is_fresh
             Whether training begins, instead of being resumed.
         """
-        scored_base = None
+        scored_base: ScoredBase | None
         if self._given_base is not None:
             base = open_given_base(self._given_base, self._full_manifest, model=loaded)
             scored_base = ScoredBase(base, score_together(base, self._items))
