@@ -7,6 +7,7 @@ pure code start at once. Folders made here are session-wide: copy before changin
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -109,6 +110,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", "ignore:.is_gradient_checkpointing. is deprecated"
     )
+    _hear_signals()
+
+
+def _hear_signals() -> None:
+    """Hear the signals that tests send, also where pytest runs under ``nohup``.
+
+    ``nohup`` and scripts that run pytest in the background have them ignored, which all
+    processes that tests start would inherit.
+    """
+    usual_handlers = {
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+    }
+    for number, handler in usual_handlers.items():
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
