@@ -194,7 +194,8 @@ def run_demo(
     formats
         Formats of the report besides ``report.json``; by default, all of them.
     progress
-        Called with the phase, the amount done and the total.
+        Called with the phase, the amount done and the total. Without it, nobody is told
+        either how long the demo will take.
 
     Raises
     ------
@@ -212,7 +213,8 @@ def run_demo(
     # Such small models gain little from a second thread, and suffer where it must wait:
     # a step took eight times as long beside another busy program on two cores.
     with use_threads(1), helpers_kept():
-        _say_time(processes)
+        if progress is not None:
+            _say_time(processes)
 
         # The other processes import libraries while this one trains the base.
         with helped(processes - 1, 1) as helpers:

@@ -312,7 +312,7 @@ def demo(
     from spark_audit.messages import progress
 
     with progress(quiet=quiet) as update:
-        outcome = run_demo(output, seed=seed, progress=update)
+        outcome = run_demo(output, seed=seed, progress=None if quiet else update)
     # A report is missing only if other workers share the scoring; the demo has none.
     assert outcome.report is not None
     show_report(outcome.report, verbose=verbose)

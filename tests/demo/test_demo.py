@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -173,6 +174,17 @@ def test_a_folder_of_something_else_is_left_as_it_is(tmp_path, name):
     with pytest.raises(InputError, match=rf"holds no demo \({name}\); give another -o"):
         demo.run_demo(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("progress", [None, lambda *_: None], ids=["quiet", "told"])
+def test_who_asks_for_no_progress_is_not_told_of_the_time(
+    progress, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(demo, "make_data", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(demo, "expected_minutes", lambda processes: (2.0, 4.0))
+    with pytest.raises(KeyboardInterrupt):
+        demo.run_demo(tmp_path / "out", processes=1, progress=progress)
+    assert bool(capfd.readouterr().err) == (progress is not None)
 
 
 def test_a_folder_that_cannot_be_written_is_found_out_first(tmp_path):
