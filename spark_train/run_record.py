@@ -30,6 +30,9 @@ class RunRecord(BaseModel):
     ----------
     settings
         Settings that the method and the privacy option read, by name.
+    changed
+        Names of those that differ from the defaults of the version that made the
+        record; ``None`` in a record of a version that did not say.
     base
         ``source`` as it was typed, and ``weights_sha256``.
     data
@@ -68,6 +71,7 @@ class RunRecord(BaseModel):
     dp: str
     tasks: list[str]
     settings: dict[str, object]
+    changed: list[str] | None = None
     base: dict[str, str]
     tokenizer_sha256: str
     dtype: str

@@ -54,7 +54,7 @@ from spark_train.trained_stage import TrainedStage
 from spark_train.training_corpus import Note, TrainingCorpus
 from spark_train.training_methods import METHODS
 from spark_train.training_request import NO_PRIVACY, TrainRequest
-from spark_train.training_settings import TrainingSettings
+from spark_train.training_settings import TrainingSettings, changed_settings
 
 Progress = Callable[[str, int, int], None]
 """A callback with the current activity, the amount done, and the total."""
@@ -229,6 +229,7 @@ def _new_record(
         dp=request.dp,
         tasks=list(corpus.tasks),
         settings=settings,
+        changed=changed_settings(settings),
         base={"source": request.base, "weights_sha256": loaded.weights_sha256},
         tokenizer_sha256=loaded.tokenizer_sha256,
         dtype=request.loading.dtype,

@@ -403,6 +403,16 @@ def names(groups: Iterable[str] | None = None) -> list[str]:
     return [*TrainingSettings().flat(groups)]
 
 
+def changed_settings(settings: Mapping[str, object]) -> list[str]:
+    """Return the names of the settings that differ from their defaults.
+
+    >>> changed_settings({"lr": 0.004, "epochs": 3, "ptpc.ul": False})
+    ['lr', 'ptpc.ul']
+    """
+    defaults = TrainingSettings().flat()
+    return [name for name, value in settings.items() if value != defaults[name]]
+
+
 def describe() -> list[dict[str, str]]:
     """Return name, default, meaning and source of every setting."""
     settings: list[dict[str, str]] = []
