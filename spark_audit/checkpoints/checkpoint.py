@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from spark_audit.checkpoints.server import Server
     from spark_audit.checkpoints.specs import Loading
+    from spark_audit.results.training import TrainingFacts
 
 
 SIZE_FIELDS = (
@@ -99,6 +100,8 @@ class Checkpoint:
         Name of the checkpoint whose weights were rounded.
     relearned_from
         Name of the checkpoint before its short training on other rows.
+    training
+        What it was trained with, if it is of a run of spark-train.
     served
         The server that scores it. Its scores must agree with ``model``.
     grown_from
@@ -141,6 +144,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     quantised_from: str | None = None
     relearned_from: str | None = None
+    training: TrainingFacts | None = field(default=None, repr=False)
     served: Server | None = None
     grown_from: str | None = None
     added: np.ndarray | None = field(default=None, repr=False)

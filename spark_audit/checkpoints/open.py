@@ -47,6 +47,7 @@ from spark_audit.checkpoints.specs import Loading, Spec, default_name, names_ser
 from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tokenizer import TokenizerRead, read_tokenizer
 from spark_audit.checkpoints.tokenizer_choice import choose_tokenizer
+from spark_audit.checkpoints.training_facts import training_of
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.errors import InputError, at
 from spark_audit.names import BASE, RELEARN, CheckpointName
@@ -525,6 +526,8 @@ class OpenCheckpoints:
         # Full weights do not say from which base they were trained.
         has_unknown_base = checkpoint.has_full_weights and not self._is_base(checkpoint)
         has_adapter_on = adapter is not None and not derived_kind
+        # Rounded weights, or those trained on afterwards, are not the run's own.
+        training = None if derived_kind else training_of(checkpoint.folder)
         on_base = self._base_on_host
         if on_base is not None and not on_base.is_on(host):
             on_base = None
@@ -549,6 +552,7 @@ class OpenCheckpoints:
             notes=tuple(notes),
             quantised_from=checkpoint.name if "rounded" in computed else None,
             relearned_from=checkpoint.name if "relearned" in computed else None,
+            training=training,
             grown_from=None if growth is None else growth.base_tokenizer_sha256,
             added=None if growth is None else growth.added,
             repeats_layers=bool((adapter_config or {}).get("layer_replication")),

@@ -22,9 +22,13 @@ STATE_FILE = "state.safetensors"
 """The state from which a run goes on, with checksums of its other files until then."""
 _FIELD_TYPES = {
     "status": str,
+    "method": str,
+    "dp": str,
     "starts": list,
     "tasks": list,
     "settings": dict,
+    "changed": list,
+    "clock": str,
     "seconds": dict,
     "files": dict,
 }

@@ -18,4 +18,5 @@ from spark_audit.results.rows import Contrast as Contrast
 from spark_audit.results.rows import Family as Family
 from spark_audit.results.rows import Row as Row
 from spark_audit.results.rows import grouped as grouped
+from spark_audit.results.training import TrainingFacts as TrainingFacts
 from spark_audit.sentences import number as number

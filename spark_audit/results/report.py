@@ -24,6 +24,7 @@ from spark_audit.results.report_checks import (
     with_visible_text,
 )
 from spark_audit.results.rows import Contrast, Count, Row, Strict, Text
+from spark_audit.results.training import TrainingFacts
 
 ReportStatus: TypeAlias = Literal["complete", "partial"]
 """Whether all examples were scored, or some only."""
@@ -52,6 +53,9 @@ class CheckpointFacts(Strict):
     """Name of the checkpoint whose weights were rounded."""
     relearned_from: Text | None = None
     """Name of the checkpoint that a short training on other rows made this of."""
+    training: TrainingFacts | None = None
+    """What it was trained with; null: not known, as it is not of a run of
+    `spark-train`."""
     notes: list[Text] = []
     """Remarks on opening and scoring it."""
 

@@ -40,7 +40,7 @@ _FILE_OF_REPORT = re.compile(
 """Files that a report may list as its own; ``report.json`` is not one of them, since
 the next report must not delete it."""
 
-_MAX_FIGURE = 1e15
+MAX_FIGURE = 1e15
 """Largest absolute value of a number in a table."""
 
 
@@ -168,7 +168,7 @@ def _check_values(table: str, record: Mapping[str, object]) -> None:
         # A NaN fails the comparison, too.
         is_text = isinstance(value, str)
         is_number = (
-            isinstance(value, int | float) and -_MAX_FIGURE <= value <= _MAX_FIGURE
+            isinstance(value, int | float) and -MAX_FIGURE <= value <= MAX_FIGURE
         )
         is_plain = is_text or is_number
         lacks_text = column in _text_columns(table) and not is_text
