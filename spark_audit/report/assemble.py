@@ -18,6 +18,7 @@ from spark_audit.provenance import now, versions
 from spark_audit.report.audit_report import AuditReport
 from spark_audit.report.checkpoint_states import untested
 from spark_audit.report.figures_line import with_figures
+from spark_audit.report.training_table import training_tables
 from spark_audit.report.void_rows import with_states
 from spark_audit.results import (
     AuditResult,
@@ -88,13 +89,14 @@ def assemble(
         Fields of :class:`Report`. Its date is now, its versions are those installed.
     guards, tables
         Guards and tables that belong to no audit. These guards come before those of
-        audits. A table of an audit replaces one of the same name.
+        audits. The table on training follows from the checkpoints. A table of an audit
+        replaces one of the same name.
     """
     rows: list[Row] = []
     contrasts: list[Contrast] = []
     findings_of_audits: list[Finding] = []
     all_guards = list(guards)
-    all_tables = dict(tables or {})
+    all_tables = {**(tables or {}), **training_tables(checkpoints)}
     origins = {name: "manifest" for name in MATCHING_TABLES if name in all_tables}
     for audit, result in results.items():
         rows += result.results

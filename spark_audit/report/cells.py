@@ -18,6 +18,9 @@ MAX_SHOWN_VALUE = 1e12
 SHA256 = 64
 """Number of letters of a digest that is not keyed."""
 
+AUDITED_SECTION = "audited"
+"""Section of the tables on what was audited."""
+
 FURTHER_TABLES = "further"
 """Section of the tables that belong to no audit of a report."""
 
@@ -120,7 +123,9 @@ def figure(row: Row, *, before: str = "", after: str = "") -> Cell:
 
 
 def cell(value: object) -> Cell:
-    """Return the cell of a value of a record: a number, or words."""
+    """Return the cell of a value of a record: a number, words, or a cell already."""
+    if isinstance(value, Cell):
+        return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Cell(shown(value), numeric=True)
     if value is None or value == "":

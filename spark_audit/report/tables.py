@@ -30,6 +30,7 @@ from spark_audit.report.cells import (
 from spark_audit.report.disclosure.tables import MATCHING_TABLE
 from spark_audit.report.figures.styling import palette
 from spark_audit.report.glance import chance_cell, lines_with_figures
+from spark_audit.report.training_table import is_training_table, training_for_readers
 from spark_audit.results import Contrast, Report, Row, grouped, number
 
 DRAWN_TABLES = ("mia_roc",)
@@ -93,6 +94,9 @@ def further_tables(report: Report) -> list[ReportTable]:
     shown = []
     for name, records in report.tables.items():
         if not records or name == MATCHING_TABLE or name in DRAWN_TABLES:
+            continue
+        if is_training_table(name, report):
+            shown.append(training_for_readers(report))
             continue
 
         section = report.origins.get(name, FURTHER_TABLES)

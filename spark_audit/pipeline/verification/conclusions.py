@@ -21,6 +21,7 @@ from spark_audit.pipeline.verification.checked import (
     is_same,
 )
 from spark_audit.report.assemble import MATCHING_TABLES, assemble, results_of
+from spark_audit.report.training_table import is_training_table
 from spark_audit.results import AuditResult, Finding, Guard, Report, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import OF_REPORT
@@ -206,11 +207,17 @@ def _differing_settings(
 
 
 def _foreign_tables(concluded_report: Report, report: Report) -> list[str]:
-    """Name the tables that no audit with evidence makes, or another than stated."""
+    """Name the tables that no audit with evidence makes, or another than stated.
+
+    The table on training follows from the report's own checkpoints.
+    """
     expected = {*concluded_report.tables, *MATCHING_TABLES}
     foreign = []
-    for name in report.tables:
-        if name not in expected:
+    for name, records in report.tables.items():
+        is_other_training = is_training_table(name, report) and not is_same(
+            concluded_report.tables.get(name), records
+        )
+        if name not in expected or is_other_training:
             foreign.append(name)
 
     # Tables that the report ascribes to another audit than the one that makes them.

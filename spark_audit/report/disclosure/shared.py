@@ -27,8 +27,14 @@ from spark_audit.report.disclosure.paths import (
 )
 from spark_audit.report.disclosure.rows import shown_row
 from spark_audit.report.disclosure.tables import shown_table
+from spark_audit.report.disclosure.training import shown_training
 from spark_audit.report.disclosure.withholding import reasons_to_withhold
 from spark_audit.report.figures_line import with_figures
+from spark_audit.report.training_table import (
+    TRAINING_TABLE,
+    is_training_table,
+    training_tables,
+)
 from spark_audit.results import (
     CheckpointFacts,
     Contrast,
@@ -63,6 +69,9 @@ def disclosed(report: Report) -> Report:
         tables[name] = shown_table(name, records, report)
 
     checkpoints = [_shown_checkpoint(facts) for facts in report.checkpoints]
+    # This table is made of the checkpoints.
+    if TRAINING_TABLE in tables and is_training_table(TRAINING_TABLE, report):
+        tables |= training_tables(checkpoints)
     guards = [shown_guard(guard, report, shown_rows) for guard in report.guards]
     shown = [shown_rows[placed] for placed in placed_values]
     n_results = len(report.results)
@@ -83,15 +92,22 @@ def disclosed(report: Report) -> Report:
 
 
 def _shown_checkpoint(checkpoint: CheckpointFacts) -> CheckpointFacts:
-    """Return a checkpoint with the names of its files, without their folders."""
+    """Return a checkpoint with the names of its files, without their folders.
+
+    What it was trained with is rounded.
+    """
     # Not every checkpoint has a base.
     base = checkpoint.base
     if base:
         base = shareable(base)
+    training = checkpoint.training
+    if training is not None:
+        training = shown_training(training)
     return checkpoint.model_copy(
         update={
             "source": shareable(checkpoint.source),
             "base": base,
+            "training": training,
             "notes": [shareable(note) for note in checkpoint.notes],
         }
     )

@@ -16,10 +16,22 @@ import pandas as pd
 
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.base import Audit, LatexColumn
-from spark_audit.report.cells import EMPTY_CELL, VOID, figure, is_shared, line_name
+from spark_audit.report.cells import (
+    EMPTY_CELL,
+    VOID,
+    ReportTable,
+    figure,
+    is_shared,
+    line_name,
+)
 from spark_audit.report.checkpoint_states import checkpoint_states, state_name
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.tables import methods_of
+from spark_audit.report.training_table import (
+    TRAINING_TABLE,
+    is_training_table,
+    training_for_readers,
+)
 from spark_audit.report.tried import method_of
 from spark_audit.report.writers.page_templates import environment
 from spark_audit.report.writers.writer import File, WriterInput
@@ -104,6 +116,10 @@ def latex_tables(report: Report) -> dict[str, str]:
                 has_own_figure = True
         if has_own_figure:
             tables[table.name] = _table(table.name, report, rows_by_column)
+
+    if is_training_table(TRAINING_TABLE, report) and report.tables.get(TRAINING_TABLE):
+        training = training_for_readers(report)
+        tables[TRAINING_TABLE] = _table_of_records(TRAINING_TABLE, training, report)
     return tables
 
 
@@ -167,6 +183,29 @@ def _table(name: str, report: Report, rows_by_column: RowsByColumn) -> str:
     )
 
 
+def _table_of_records(name: str, table: ReportTable, report: Report) -> str:
+    """Return a table of records as a floating table, with its remarks as notes."""
+    texts = [line.texts for line in table.rows]
+    frame = pd.DataFrame(texts, columns=[*table.header])
+    style = (
+        frame.style.hide(axis=0)
+        .format(_tex, escape="latex")
+        .format_index(_tex, escape="latex", axis=1)
+        .map_index(lambda _: "textbf:--rwrap;", axis=1)
+    )
+    column_format = f"@{{}}l{'c' * (len(table.header) - 1)}@{{}}"
+    tabular = str(style.to_latex(hrules=True, column_format=column_format)).strip()
+
+    notes = [*table.remarks, _made_note(report)]
+    template = environment().get_template("table.tex")
+    return template.render(
+        name=name,
+        caption=optional(f"latex.{name}") or table.title,
+        tabular=tabular,
+        notes=_tabular_of_texts(notes),
+    )
+
+
 def _is_for_paper(report: Report) -> bool:
     """Return whether the report was made as the paper asks for."""
     return report.settings.get("preset") == "paper"
@@ -201,8 +240,13 @@ def _tabular(report: Report, lines: list[str], rows_by_column: RowsByColumn) -> 
 
 def _tabular_of_notes(report: Report, rows_by_column: RowsByColumn) -> str:
     """Return the notes below a table as LaTeX, one in a line."""
+    return _tabular_of_texts(_notes(report, rows_by_column))
+
+
+def _tabular_of_texts(texts: Sequence[str]) -> str:
+    """Return texts as LaTeX, one in a line."""
     # Pandas escapes what TeX would take for a command.
-    notes = pd.DataFrame(_notes(report, rows_by_column))  # one column
+    notes = pd.DataFrame(texts)  # one column
     style = notes.style.hide(axis=0).hide(axis=1).format(_tex, escape="latex")
     return str(style.to_latex(column_format=r"@{}p{\textwidth}@{}")).strip()
 
@@ -296,11 +340,15 @@ def _general_notes(
     if failed_guards:
         yield render("latex.note.failed", guards=failed_guards)
 
-    # A table that is cited names the program and the texts that it is about.
+    yield _made_note(report)
+
+
+def _made_note(report: Report) -> str:
+    """Return the note that names the program and the texts that a table is about."""
     version = report.versions.get("spark-audit", "of an unknown version")
     kind, separator, digits = report.manifest.digest.rpartition(":")
     digest = f"{kind}{separator}{digits[:DIGEST_CHARACTERS]}"
-    yield render("latex.note.made", version=version, digest=digest)
+    return render("latex.note.made", version=version, digest=digest)
 
 
 def _interval_note(report: Report, rows: Sequence[Row]) -> str:

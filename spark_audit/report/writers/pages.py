@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.names import entry_of
-from spark_audit.report.cells import FURTHER_TABLES, ReportTable
+from spark_audit.report.cells import AUDITED_SECTION, FURTHER_TABLES, ReportTable
 from spark_audit.report.consequences import consequences_of_audit
 from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.figures.figure_files import inline_svg
@@ -41,8 +41,14 @@ def write_page(
 ) -> Iterator[File]:
     """Yield ``report.html``; no text of an example is ever in it."""
     report = prepared.report
+    # What belongs to no audit comes last.
+    names = [*_audits_of(report), "manifest", FURTHER_TABLES]
+    tables_by_section = _tables_by_section(prepared, [*names, AUDITED_SECTION])
     sections = {}
-    for number, section in enumerate(_sections(prepared, writer_input.drawn())):
+    drawn = writer_input.drawn()
+    for number, section in enumerate(
+        _sections(prepared, drawn, tables_by_section, names)
+    ):
         sections[f"section-{number}"] = section
 
     templates = environment()
@@ -68,6 +74,7 @@ def write_page(
         "general_terms": general(report),
         "contents": _contents(prepared, sections),
         "sections": sections,
+        "grids_of_audited": tables_by_section[AUDITED_SECTION],
         "places": {section["name"]: key for key, section in sections.items()},
     }
     html = templates.get_template("page.html").render(page_facts)
@@ -83,16 +90,20 @@ def _contents(prepared: PreparedReport, section_ids: Iterable[str]) -> list[str]
 
 
 def _sections(
-    prepared: PreparedReport, drawn: Sequence[Drawing]
+    prepared: PreparedReport,
+    drawn: Sequence[Drawing],
+    tables_by_section: Mapping[str, Sequence[PageTable]],
+    names: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
     """Yield the facts of each section: of an audit, of the matching, of all else.
 
     A section without tables, drawings and findings is left out.
+
+    Parameters
+    ----------
+    names
+        Names of the sections, in order.
     """
-    report = prepared.report
-    # What belongs to no audit comes last.
-    names = [*_audits_of(report), "manifest", FURTHER_TABLES]
-    tables_by_section = _tables_by_section(prepared, names)
     drawings_by_section: dict[str, list[Drawing]] = {name: [] for name in names}
     for picture in drawn:
         name = picture.audit if picture.audit in names else FURTHER_TABLES
