@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from jinja2 import Environment
 
 from spark_audit import sentences
 from spark_audit.errors import visible
@@ -243,15 +246,20 @@ def _evaluation(row: Row, title: str, report: Report) -> Any:
 
 def _rendered(template_name: str, facts: Mapping[str, Any]) -> str:
     """Return a template with facts, at most one blank line between paragraphs."""
+    text = _templates().get_template(template_name).render(facts)
+    # Parts of a template that write nothing leave blank lines.
+    return re.sub(r"\n{3,}", "\n\n", text).lstrip("\n")
+
+
+@cache
+def _templates() -> Environment:
+    """Return the templates, with what those of Markdown may call."""
     templates = environment(plain=_plain, cell=_cell, stands=_stands)
     templates.globals["code"] = _code
     templates.globals["grid"] = _grid
     templates.globals["table"] = table
     templates.globals["group_lines"] = _group_lines
-
-    # Parts of a template that write nothing leave blank lines.
-    text = templates.get_template(template_name).render(facts)
-    return re.sub(r"\n{3,}", "\n\n", text).lstrip("\n")
+    return templates
 
 
 def _code(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -43,8 +44,9 @@ FUNCTIONS_OF_TEMPLATES: tuple[Callable[..., Any], ...] = (
 """Functions that templates may call by their own names."""
 
 
+@cache
 def environment(**filters: Callable[..., Any]) -> Environment:
-    """Return the templates of the package.
+    """Return the templates of the package, each of which is compiled once.
 
     In HTML and XML all text is escaped. A name that is not given is an error.
 
