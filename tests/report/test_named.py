@@ -451,3 +451,96 @@ def test_a_refused_report_keeps_no_copy_of_the_one_in_its_folder(tmp_path):
 
     refused.save(sources[1], ["json"])
     assert len([*tmp_path.iterdir()]) == 3
+
+
+CASES = {
+    "row": ["a", "a", "b", "a"],
+    "role": ["pii", "pii", "pii", "control"],
+    "type": ["SSN", "NAME", "SSN", "SSN"],
+    "n_tokens": [4, 6, 5, 4],
+    "ref_sum": [8.0, 9.0, 7.0, 1.0],
+}
+NLL_SUMS = {
+    "base": [8.0, 9.0, 7.0, 1.0],
+    "pecl": [16.0, 27.0, 10.0, 1.0],
+    "spark": [20.0, 33.2, 10.5, 1.0],
+}
+"""Of three identifiers and a control: what a row comes to, its own mean tells."""
+
+
+def cases_folder(folder: Path, **columns: object) -> Path:
+    """Rows ``a`` with two identifiers and ``b`` with one; only ``b`` is asked."""
+    units = pd.DataFrame(CASES).rename(columns={"row": "example"})
+    counts = dict.fromkeys(("trained", "digits", "capitals", "letters", "marks"), 0)
+    counts |= dict.fromkeys(("dose", "form", "cue", "stratum"), 0)
+    units = units.assign(task="t", cluster="s", start=range(4), split="test")
+    units = units.assign(pair=0, text_auc=np.nan, **counts)
+    scores = {name: {"nll_sum": np.array(nll)} for name, nll in NLL_SUMS.items()}
+    spans = Evidence.of(units, scores.items(), {})
+
+    questions = pd.DataFrame({"example": ["b", "none"], "task": "t", "cluster": "s"})
+    questions = questions.assign(reason="", scorer="normalised", chance=0.5)
+    questions = questions.assign(task_index=0)
+    facts = {"order": ["t"], "clash": [], "assumed": False, "blank": 0}
+    facts["scorer"] = "normalised"
+    right = {
+        "base": [0.0, -1.0],
+        "pecl@1": [0.0, -1.0],
+        "pecl@2": [1.0, -1.0],
+        "spark": [1.0, -1.0],
+    }
+    answers = {
+        name: {"correct": np.array(one), "empty": np.zeros(2)}
+        for name, one in right.items()
+    }
+    utility = Evidence.of(questions, answers.items(), facts)
+
+    (folder / "scores").mkdir(parents=True)
+    digests = {}
+    for name, evidence in (("spans", spans), ("utility", utility)):
+        path = folder / "scores" / f"{name}.parquet"
+        evidence.write(path)
+        digests[path.name] = sha256_file(path)
+    report = made_report("base", "pecl", "spark", evidence=digests, **columns)
+    write_report(report, folder, formats=("json",))
+    return folder
+
+
+def test_a_case_has_the_mean_nll_of_its_identifiers_and_whether_it_was_answered(
+    tmp_path,
+):
+    folder = cases_folder(tmp_path / "r")
+    assert command_line(["report", str(folder), "--format", "named"]) == 0
+    path = folder / "tables" / "named_cases.csv"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    cases = pd.read_csv(path)
+    # Rows in which trained checkpoints differ most come first.
+    assert list(cases["row"]) == ["a"] * 3 + ["b"] * 3
+    table = cases.set_index(["row", "checkpoint"])
+    for name, nll in NLL_SUMS.items():
+        assert table.loc[("a", name), "nll"] == pytest.approx(
+            (nll[0] + nll[1]) / 10, abs=1e-12
+        )
+        assert table.loc[("b", name), "nll"] == pytest.approx(nll[2] / 5, abs=1e-12)
+    assert table.loc[("a", "spark"), "types"] == "NAME, SSN"
+    assert set(cases["nll_reference"].round(12)) == {1.7, 1.4}
+    assert table["is_right"].loc["a"].isna().all()
+    # Of a series, its last stage answers.
+    assert table["is_right"].loc["b"].to_dict() == {
+        "base": False,
+        "pecl": True,
+        "spark": True,
+    }
+
+
+def test_a_report_without_matched_identifiers_has_no_cases(folder):
+    assert command_line(["report", str(folder), "--format", "named"]) == 0
+    assert not (folder / "tables" / "named_cases.csv").exists()
+
+
+def test_cases_of_other_evidence_than_the_reports_are_refused(tmp_path, capsys):
+    folder = cases_folder(tmp_path / "r")
+    path = folder / "scores" / "spans.parquet"
+    Evidence.read(path).renamed({"pecl": "else"}).write(path)
+    assert command_line(["report", str(folder), "--format", "named"]) == 4
+    assert "spans.parquet" in capsys.readouterr().err

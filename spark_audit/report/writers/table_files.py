@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from spark_audit.audits import Membership
+from spark_audit.report.cases import cases_of
 from spark_audit.report.cells import (
     LARGE_NUMBER,
     MAX_SHOWN_VALUE,
@@ -123,12 +124,17 @@ def _csv_cell(value: object) -> object:
 def write_named(
     prepared: PreparedReport, folder: Path, writer_input: WriterInput
 ) -> Iterator[File]:
-    """Yield ``named_rows.csv`` and ``named_sources.csv``, the files of what is named.
+    """Yield ``named_rows.csv``, ``named_sources.csv`` and ``named_cases.csv``.
 
-    They say of each row or group only whether it is named: how familiar a single one
-    looks stays in ``scores/``. Nothing where the report has no audit of membership.
+    The first two say of each row or group only whether it is named: how familiar a
+    single one looks stays in ``scores/``. They are left out where the report has no
+    audit of membership. The last has the NLL of each row's identifiers, where the
+    report has evidence of matched ones.
     """
     report = prepared.report
+    cases = cases_of(report, folder)
+    if len(cases):
+        yield File("tables/named_cases.csv", csv_text(cases), private=True)
     if not any(row.audit == Membership.name for row in report.results):
         return
 
