@@ -145,6 +145,9 @@ class Audit(CheckedFields, ABC):
     latex_table, latex
         Name of its LaTeX table, if that is not the audit's, and its columns. Without
         columns there is no table.
+    latex_variants
+        Sign of what its variants are, if each has lines of its own in the LaTeX table,
+        as ``σ``; its columns then have no variant. Empty: variants are columns.
     latex_place
         Tables with a lower number come first; tables with the same number are in the
         order of their audits.
@@ -183,6 +186,7 @@ class Audit(CheckedFields, ABC):
     table_rules: ClassVar[Mapping[str, TableRule]] = {}
 
     latex_table: ClassVar[str] = ""
+    latex_variants: ClassVar[str] = ""
     latex_place: ClassVar[int] = 0
     latex: ClassVar[tuple[LatexColumn, ...]] = ()
 
@@ -252,6 +256,17 @@ class Audit(CheckedFields, ABC):
         """
         del metric, of
         return None
+
+    @classmethod
+    def latex_tables(
+        cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
+    ) -> Mapping[str, Sequence[LatexColumn]]:
+        """Return the columns of each of its LaTeX tables, by name; mostly it has one.
+
+        The parameters are those of :meth:`latex_columns`.
+        """
+        columns = cls.latex_columns(rows, findings, paper=paper)
+        return {cls.latex_table or cls.name: columns}
 
     @classmethod
     def latex_columns(

@@ -12,6 +12,9 @@ from spark_audit.stats.estimate import Status
 LARGE_NUMBER = 1e6
 """Values of at least this size are shown as powers of ten."""
 
+SHOWN_DIGITS = 3
+"""Decimals of figures in tables."""
+
 MAX_SHOWN_VALUE = 1e12
 """Larger values are only shown as beyond this one."""
 
@@ -28,8 +31,8 @@ VOID: tuple[Status, ...] = ("void", "invalid", "insensitive", "not_resolvable")
 """Statuses of figures that are in the report but prove nothing."""
 
 
-def shown(value: float | None) -> str:
-    """Return a number as all tables show it."""
+def shown(value: float | None, digits: int = SHOWN_DIGITS) -> str:
+    """Return a number as all tables show it, with so many decimals."""
     if value is None:
         return "-"
     if isinstance(value, int):
@@ -40,10 +43,12 @@ def shown(value: float | None) -> str:
         # 1.2e+07 is written as 1.2e7.
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"
-    return number(value)
+    return number(value, digits)
 
 
-def limited(value: float, low: float | None, high: float | None) -> str:
+def limited(
+    value: float, low: float | None, high: float | None, digits: int = SHOWN_DIGITS
+) -> str:
     """Return a number with its interval in brackets.
 
     >>> limited(0.25, 0.125, 0.5)
@@ -51,17 +56,17 @@ def limited(value: float, low: float | None, high: float | None) -> str:
     >>> limited(0.25, 0.125, None)
     '0.250 [≥ 0.125]'
     """
-    text = shown(value)
+    text = shown(value, digits)
     is_beyond_bound = text[0] in "<>"
-    if is_beyond_bound and {shown(low), shown(high)} <= {text, "-"}:
+    if is_beyond_bound and {shown(low, digits), shown(high, digits)} <= {text, "-"}:
         return text  # value and limits are beyond the bound: it is said once
 
     if low is not None and high is not None:
-        return f"{text} [{shown(low)}, {shown(high)}]"
+        return f"{text} [{shown(low, digits)}, {shown(high, digits)}]"
     if low is not None:
-        return f"{text} [≥ {shown(low)}]"
+        return f"{text} [≥ {shown(low, digits)}]"
     if high is not None:
-        return f"{text} [≤ {shown(high)}]"
+        return f"{text} [≤ {shown(high, digits)}]"
     return text
 
 
@@ -103,19 +108,23 @@ EMPTY_CELL = Cell("-")
 """A cell without content."""
 
 
-def figure(row: Row, *, before: str = "", after: str = "") -> Cell:
+def figure(
+    row: Row, *, before: str = "", after: str = "", digits: int = SHOWN_DIGITS
+) -> Cell:
     """Return value and decision interval of a row, or the reason for their absence.
 
     Parameters
     ----------
     before, after
         Text in front of and behind the figure.
+    digits
+        Decimals.
     """
     if row.value is None:
         missing = "withheld" if row.withheld else "not estimable"
         return Cell(f"{before}{missing}{after}", row=row)
 
-    text = limited(row.value, row.low, row.high)
+    text = limited(row.value, row.low, row.high, digits)
     if row.status in VOID:
         status = row.status.upper().replace("_", " ")
         text = f"{text} {status}"

@@ -16,7 +16,7 @@ words into ``sentences/en/metrics.toml`` and ``definitions.toml``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,11 +106,24 @@ CANARY_METRICS = (
 """Metrics in the order of reports. :func:`canary_figures` bounds ranks and exposures by
 the number of candidates, which only the evidence tells."""
 
+NLL_COLUMNS = (
+    LatexColumn("Full NLL ↑", "nll", "full", "canaries"),
+    LatexColumn("Password NLL ↑", "nll", "password", "canaries"),
+    LatexColumn("SSN NLL ↑", "nll", "ssn", "canaries"),
+)
+"""Columns of the LaTeX table of the NLL of canaries, which the paper has, too."""
+
 NO_CANARY = "the manifest has no canary"
 
 UNRANKED = "no canary of the manifest can be ranked among candidates"
 
 CANDIDATES_NOT_SCORED = "the candidates of canaries were not scored"
+
+
+def _by_annotation(column: LatexColumn) -> LatexColumn:
+    """Return a column with its figure averaged over annotations, as in the paper."""
+    variant = ranks.variant_by_context(column.variant)
+    return column._replace(variant=variant, counted="annotations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,12 +181,18 @@ class CanaryRank(Audit):
         """Return its columns; the paper's are averaged over annotations."""
         if not paper:
             return cls.latex
-        return [
-            column._replace(
-                variant=ranks.variant_by_context("full"), counted="annotations"
-            )
-            for column in cls.latex
-        ]
+        return [_by_annotation(column) for column in cls.latex]
+
+    @classmethod
+    def latex_tables(
+        cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
+    ) -> Mapping[str, Sequence[LatexColumn]]:
+        """Return the table of ranks, and that of the NLL of each part of a canary."""
+        nll_columns: Sequence[LatexColumn] = NLL_COLUMNS
+        if paper:
+            nll_columns = [_by_annotation(column) for column in nll_columns]
+        tables = super().latex_tables(rows, findings, paper=paper)
+        return {**tables, "canary_nll": nll_columns}
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return the candidates of every canary that can be ranked.

@@ -115,6 +115,12 @@ class Noise(base.Audit):
         "the manifest has no identifier and no low-sensitivity token in a train row"
     )
     unscored = NOISE_NOT_SCORED
+    latex = (
+        base.LatexColumn("PII Δp (%)", "dp_pii"),
+        base.LatexColumn("Non-PII Δp (%)", "dp_nonpii"),
+        base.LatexColumn("Gap (pp)", "gap"),
+    )
+    latex_variants = "σ"
 
     sigmas: Annotated[str, "scales of the noise (sigma), separated by commas"] = SIGMAS
     draws: Annotated[int, "random draws of noise per scale"] = DRAWS_OF_NOISE

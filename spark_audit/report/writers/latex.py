@@ -18,6 +18,7 @@ from spark_audit.audits import about, all_audits
 from spark_audit.audits.base import Audit, LatexColumn
 from spark_audit.report.cells import (
     EMPTY_CELL,
+    SHOWN_DIGITS,
     VOID,
     ReportTable,
     figure,
@@ -38,6 +39,9 @@ from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report, Row
 from spark_audit.sentences import optional, render
 
+EXACT_DIGITS = 4
+"""Decimals of figures that are not rounded, as the paper prints them."""
+
 INLINE = 4
 """Columns of figures up to which an interval stands beside its value, not below."""
 
@@ -49,6 +53,7 @@ LATEX_BY_SIGN = {
     "↓": r"$\downarrow$",
     "≈": r"$\approx$",
     "Δ": r"$\Delta$",
+    "σ": r"$\sigma$",
     "≤": r"$\leq$",
     "≥": r"$\geq$",
     "<": r"$<$",
@@ -86,7 +91,19 @@ def write_latex(
 
     No text of an example is ever in them.
     """
-    tables = latex_tables(prepared.report)
+    yield from latex_files(prepared.report)
+
+
+def latex_files(report: Report, *, is_exact: bool = False) -> Iterator[File]:
+    """Yield the tables of a report, and ``all.tex`` that reads all of them.
+
+    Parameters
+    ----------
+    is_exact
+        Whether the tables are for the owner: figures have the decimals of the paper,
+        and a note says that they are not rounded.
+    """
+    tables = latex_tables(report, is_exact=is_exact)
     for name, text in tables.items():
         yield File(f"tables/{name}.tex", text)
 
@@ -95,8 +112,14 @@ def write_latex(
     yield File("tables/all.tex", all_tables)
 
 
-def latex_tables(report: Report) -> dict[str, str]:
-    """Return every table that the report holds figures for, by the stem of its file."""
+def latex_tables(report: Report, *, is_exact: bool = False) -> dict[str, str]:
+    """Return every table that the report holds figures for, by the stem of its file.
+
+    Parameters
+    ----------
+    is_exact
+        As :func:`latex_files` has it.
+    """
     rows_by_figure = _rows_by_figure(report)
     tables: dict[str, str] = {}
     for table in _layouts(report):
@@ -115,7 +138,9 @@ def latex_tables(report: Report) -> dict[str, str]:
             if audit == table.audit.name and has_value:
                 has_own_figure = True
         if has_own_figure:
-            tables[table.name] = _table(table.name, report, rows_by_column)
+            tables[table.name] = _table(
+                table.name, report, rows_by_column, is_exact=is_exact
+            )
 
     if is_training_table(TRAINING_TABLE, report) and report.tables.get(TRAINING_TABLE):
         training = training_for_readers(report)
@@ -128,12 +153,12 @@ def _layouts(report: Report) -> list[LatexTable]:
     tables = []
     # Audits of other packages stand among them by their place.
     for audit in sorted(all_audits().values(), key=lambda audit: audit.latex_place):
-        columns = audit.latex_columns(
+        columns_by_table = audit.latex_tables(
             report.results, report.findings, paper=_is_for_paper(report)
         )
-        if columns:
-            name = audit.latex_table or audit.name
-            tables.append(LatexTable(name, audit, columns))
+        for name, columns in columns_by_table.items():
+            if columns:
+                tables.append(LatexTable(name, audit, columns))
     return tables
 
 
@@ -148,9 +173,18 @@ def _rows_by_figure(report: Report) -> dict[tuple[str, ...], dict[str, Row]]:
     for row in sorted(report.results, key=_stage):
         is_of_stage = row.metric == "accuracy" and row.variant.isdigit()
         variant = "last" if is_of_stage else row.variant
+        if about(row.audit).latex_variants:
+            # Each variant has lines of its own, in the same columns.
+            variant = ""
         figure_name = (row.audit, row.metric, variant, row.group)
-        rows_by_figure.setdefault(figure_name, {})[line_name(row)] = row
+        rows_by_figure.setdefault(figure_name, {})[_line_of(row)] = row
     return rows_by_figure
+
+
+def _line_of(row: Row) -> str:
+    """Return the name of a row's line: its checkpoint, and perhaps its variant."""
+    sign = about(row.audit).latex_variants
+    return f"{line_name(row)}, {sign} = {row.variant}" if sign else line_name(row)
 
 
 def _stage(row: Row) -> int:
@@ -158,7 +192,9 @@ def _stage(row: Row) -> int:
     return int(row.variant) if row.variant.isdigit() else 0
 
 
-def _table(name: str, report: Report, rows_by_column: RowsByColumn) -> str:
+def _table(
+    name: str, report: Report, rows_by_column: RowsByColumn, *, is_exact: bool
+) -> str:
     """Return a floating table with notes, smaller where it is larger than a page."""
     lines_with_figures: set[str] = set()
     for rows in rows_by_column.values():
@@ -167,8 +203,8 @@ def _table(name: str, report: Report, rows_by_column: RowsByColumn) -> str:
     # Lines are in the order of the report, whichever column comes first.
     lines: dict[str, None] = {}
     for row in report.results:
-        if line_name(row) in lines_with_figures:
-            lines[line_name(row)] = None
+        if _line_of(row) in lines_with_figures:
+            lines[_line_of(row)] = None
     # An audit of another package may have no words for its table.
     caption = optional(f"latex.{name}") or name
     if _is_for_paper(report):
@@ -178,8 +214,8 @@ def _table(name: str, report: Report, rows_by_column: RowsByColumn) -> str:
     return template.render(
         name=name,
         caption=caption,
-        tabular=_tabular(report, list(lines), rows_by_column),
-        notes=_tabular_of_notes(report, rows_by_column),
+        tabular=_tabular(report, list(lines), rows_by_column, is_exact=is_exact),
+        notes=_tabular_of_notes(report, rows_by_column, is_exact=is_exact),
     )
 
 
@@ -211,15 +247,20 @@ def _is_for_paper(report: Report) -> bool:
     return report.settings.get("preset") == "paper"
 
 
-def _tabular(report: Report, lines: list[str], rows_by_column: RowsByColumn) -> str:
+def _tabular(
+    report: Report, lines: list[str], rows_by_column: RowsByColumn, *, is_exact: bool
+) -> str:
     """Return the figures of a table as LaTeX: a state and figures in each line."""
+    digits = EXACT_DIGITS if is_exact else SHOWN_DIGITS
     texts: dict[str, list[str]] = {render("latex.state"): _states(report, lines)}
     styles: dict[str, list[str]] = {}
     for column, rows in rows_by_column.items():
         texts[column.header] = []
         styles[column.header] = []
         for line in lines:
-            cell = figure(rows[line]) if line in rows else EMPTY_CELL
+            cell = EMPTY_CELL
+            if line in rows:
+                cell = figure(rows[line], digits=digits)
             texts[column.header].append(cell.text)
             styles[column.header].append(VOID_STYLE if cell.void else "")
 
@@ -238,9 +279,14 @@ def _tabular(report: Report, lines: list[str], rows_by_column: RowsByColumn) -> 
     return str(style.to_latex(hrules=True, column_format=column_format)).strip()
 
 
-def _tabular_of_notes(report: Report, rows_by_column: RowsByColumn) -> str:
+def _tabular_of_notes(
+    report: Report, rows_by_column: RowsByColumn, *, is_exact: bool
+) -> str:
     """Return the notes below a table as LaTeX, one in a line."""
-    return _tabular_of_texts(_notes(report, rows_by_column))
+    notes = _notes(report, rows_by_column)
+    if is_exact:
+        notes.append(render("latex.note.exact"))
+    return _tabular_of_texts(notes)
 
 
 def _tabular_of_texts(texts: Sequence[str]) -> str:
@@ -260,7 +306,7 @@ def _states(report: Report, lines: Sequence[str]) -> list[str]:
     # A line may be named after its checkpoint and what its intervals are over.
     checkpoint_by_line = {}
     for row in report.results:
-        checkpoint_by_line[line_name(row)] = row.checkpoint
+        checkpoint_by_line[_line_of(row)] = row.checkpoint
 
     states = []
     for line in lines:
@@ -283,7 +329,7 @@ def _notes(report: Report, rows_by_column: RowsByColumn) -> list[str]:
     for row in rows:
         note = _note_of_row(row).rstrip(".")
         if note:
-            lines_by_note.setdefault(note, {})[line_name(row)] = None
+            lines_by_note.setdefault(note, {})[_line_of(row)] = None
 
     notes = list(_general_notes(report, rows_by_column, rows))
     for note, lines in lines_by_note.items():
