@@ -31,6 +31,7 @@ def report(
     formats: options.Formats = (),
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     show_text: options.ShowText = False,
+    exact: Annotated[bool, Parameter(group=options.OUTPUT, negative="")] = False,
     against: Annotated[
         Path | None, Parameter(group=options.WHAT, metavar="REPORT")
     ] = None,
@@ -44,6 +45,8 @@ def report(
     ----------
     manifest
         For --show-text, and for the dossier's number of rows.
+    exact
+        Write latex and csv without rounding, into exact/: for the owner alone.
     against
         Print the figures of another report's checkpoints of the same names next to
         these (reports/paper: SPARK's paper).
@@ -52,9 +55,10 @@ def report(
     """
     from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.disclosure.shared import disclosed
-    from spark_audit.report.folder import write_report
+    from spark_audit.report.folder import check_formats, write_report
 
     # Conflicting options are refused before anything is read.
+    check_formats(formats, exact=exact)
     options.text_in_dossier(formats, show_text=show_text)
     if show_text and manifest is None:
         raise InputError(
@@ -92,6 +96,7 @@ def report(
         show_text=show_text,
         shared=shared,
         previous=loaded_report,
+        exact=exact,
     )
     if open_page:
         webbrowser.open((folder / "report.html").resolve().as_uri())

@@ -177,6 +177,7 @@ class AuditReport(Report):
         *,
         manifest: Manifest | None = None,
         show_text: bool = False,
+        exact: bool = False,
     ) -> list[Path]:
         """Write it to a folder, as :func:`spark_audit.report.folder.write_report` does.
 
@@ -190,6 +191,9 @@ class AuditReport(Report):
         manifest, show_text
             The manifest gives formats the texts of examples. ``show_text`` allows them
             to show identifiers.
+        exact
+            Write ``csv`` and ``latex`` with exact figures into ``exact/``, for the
+            owner of the report alone.
         """
         if isinstance(formats, str):
             formats = [formats]
@@ -201,6 +205,7 @@ class AuditReport(Report):
             show_text=show_text,
             evidence_folder=self._folder,
             keeps_replaced=True,
+            exact=exact,
         )
 
 

@@ -37,7 +37,14 @@ from spark_audit.report.figures import drawing, figure_files
 from spark_audit.report.figures_line import with_figures
 from spark_audit.report.kept import keep_if_replaced, subject_that_changed
 from spark_audit.report.prepared import PreparedReport
-from spark_audit.report.writers import dossier, latex, markdown, pages, table_files
+from spark_audit.report.writers import (
+    dossier,
+    exact_files,
+    latex,
+    markdown,
+    pages,
+    table_files,
+)
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import OF_REPORT, Report
 from spark_audit.wrong_paths import instead, no_such_path
@@ -51,7 +58,13 @@ SCORES_FOLDER = "scores"
 """Evidence of audits. ``report.json`` names its files as those of a writer, but no
 writer makes them."""
 
-REPORT_FOLDERS = ("tables", "figures", SCORES_FOLDER, "scores/store")
+REPORT_FOLDERS = (
+    "tables",
+    "figures",
+    exact_files.EXACT_FOLDER,
+    SCORES_FOLDER,
+    "scores/store",
+)
 """Folders in a report folder, none of which may be a link to a place outside.
 
 The report folder itself may be a link.
@@ -93,10 +106,23 @@ WRITERS: Mapping[str, Writer] = {
     "dossier": dossier.write_dossier,
     "card": markdown.write_card,
     "named": table_files.write_named,
+    "exact-csv": exact_files.write_exact_csv,
+    "exact-latex": exact_files.write_exact_latex,
 }
-"""Report formats by the names that users give them."""
+"""Report formats by the names that users give them, and those of exact figures."""
 
-FORMATS_ON_REQUEST = ("latex", "figures", "dossier", "card", "named")
+EXACT_FORMATS = {"csv": "exact-csv", "latex": "exact-latex"}
+"""Format that users name -> the same with exact figures, which they ask for by
+``--exact``."""
+
+FORMATS_ON_REQUEST = (
+    "latex",
+    "figures",
+    "dossier",
+    "card",
+    "named",
+    *EXACT_FORMATS.values(),
+)
 """Formats that are written only if they are named: page and CSV show the figures, these
 serve one reader or one tool.
 """
@@ -230,11 +256,13 @@ def write_report(
     previous: Report | None = None,
     evidence_folder: Path | None = None,
     keeps_replaced: bool = False,
+    exact: bool = False,
 ) -> list[Path]:
     """Write a report into its folder, and return the files that were written.
 
-    ``report.json`` holds the exact figures. All other files hold the shared report,
-    since a comparison of two files could otherwise undo the rounding.
+    ``report.json`` holds the exact figures, and so do the files in ``exact/``, which
+    are written on request. All other files hold the shared report, since a comparison
+    of two files could otherwise undo the rounding.
 
     ``report.json`` names the files next to it, and none of them may contradict it:
 
@@ -266,14 +294,20 @@ def write_report(
     keeps_replaced
         Whether a report about something else is kept beside the folder, once all
         formats are made; else the caller has kept it.
+    exact
+        Write CSV and LaTeX with exact figures instead, for the owner alone.
 
     Raises
     ------
     InputError
-        If a format is unknown or lacks its evidence, or a folder inside is a link to a
-        place outside. Nothing is written then.
+        If a format is unknown or lacks its evidence, or has no exact figures although
+        they are asked for; or a folder inside is a link to a place outside. Nothing is
+        written then.
     """
-    check_formats(formats)
+    check_formats(formats, exact=exact)
+    if exact:
+        exact_files.check_exact(report, folder)
+        formats = [EXACT_FORMATS[name] for name in formats]
     # Lines of figures come last, for the exact report and for the shared one.
     report = with_figures(report)
     if shared is None:
@@ -296,7 +330,9 @@ def write_report(
         return drawing.drawings(shared)
 
     prepared = PreparedReport(shared)
-    writer_input = WriterInput(drawn=drawn, manifest=manifest, show_text=show_text)
+    writer_input = WriterInput(
+        drawn=drawn, manifest=manifest, show_text=show_text, exact=report
+    )
     # A report does not name its own file. Without the format json, files of another
     # report are not replaced by this one's.
     replaceable = {REPORT_FILE}
@@ -507,13 +543,25 @@ def _with_existing_files(report: Report, folder: Path) -> Report:
     return report.model_copy(update={"files": existing})
 
 
-def check_formats(formats: Sequence[str]) -> None:
-    """Refuse a format that does not exist.
+def check_formats(formats: Sequence[str], *, exact: bool = False) -> None:
+    """Refuse a format that does not exist, or that has no exact figures.
+
+    Parameters
+    ----------
+    exact
+        Whether exact figures are asked for.
 
     Raises
     ------
     InputError
         It lists the formats that exist.
     """
+    known = [name for name in WRITERS if name not in EXACT_FORMATS.values()]
     for name in formats:
-        one_of(name, "--format", WRITERS)
+        one_of(name, "--format", known)
+    if exact and (not formats or not set(formats) <= set(EXACT_FORMATS)):
+        raise InputError(
+            "only CSV and LaTeX are written with exact figures",
+            where="--exact",
+            fix="give --format latex,csv, or one of them",
+        )

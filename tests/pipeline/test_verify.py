@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -591,3 +592,31 @@ def test_what_is_no_statement_and_unknown_names_are_refused(
     assert "is no statement on a report" in capsys.readouterr().err
     assert command_line([*call, "--ckpt", f"our={work_folder / 'lora'}"]) == 2
     assert "did you mean 'ours'?" in capsys.readouterr().err
+
+
+def test_exact_tables_are_those_of_the_evidence_and_checked_to_the_byte(
+    plain, tmp_path
+):
+    """The mean of each set of tokens from its file, against the table of results."""
+    folder = tmp_path / "r"
+    shutil.copytree(plain, folder)
+    exact = ["report", str(folder), "--exact", "--format", "latex,csv"]
+    assert command_line(exact) == 0
+    sums = pq.read_table(folder / "scores" / "nll.parquet").to_pandas()
+    table = pd.read_csv(folder / "exact" / "results.csv")
+    nll = table[(table["metric"] == "nll") & (table["group_kind"] == "pooled")]
+    nll = nll.set_index(["checkpoint", "variant"])["value"]
+    n_compared = 0
+    for name in ("base", "ours"):
+        for kind in ("pii", "low"):
+            of_kind = sums[(sums["variant"] == kind) & (sums["split"] == "train")]
+            mean = of_kind[f"num/{name}"].sum() / of_kind["den"].sum()
+            assert nll[name, kind] == pytest.approx(mean, rel=1e-12, abs=1e-12)
+            n_compared += 1
+    assert n_compared == 4
+
+    assert wrong(folder) == {}
+    path = folder / "exact" / "results.csv"
+    path.write_text(path.read_text() + "\n")
+    (folder / "exact" / "mine.csv").write_text("")
+    assert set(wrong(folder)) == {"exact/results.csv", "exact/mine.csv"}

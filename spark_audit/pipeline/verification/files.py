@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from spark_audit.pipeline.verification.checked import NOT_NAMED, Checked
 from spark_audit.previous import PREVIOUS
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing
-from spark_audit.report.figures.drawing import Drawing, Drawn
+from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.folder import SCORES_FOLDER, WRITERS
 from spark_audit.report.prepared import PreparedReport
+from spark_audit.report.writers.exact_files import EXACT_FOLDER
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Report
 
@@ -25,8 +27,8 @@ OTHER_BYTES = (
 
 SHARED_PAGES = ("report.html", "report.md", "card.md", "dossier.html")
 
-SHARED_FOLDERS = ("tables", "figures")
-"""Folders of shared files, in the report's folder; pages lie in the folder itself."""
+RENDERED_FOLDERS = ("tables", "figures", EXACT_FOLDER)
+"""Folders of rendered files, in the report's folder; pages lie in the folder itself."""
 
 MAX_FILE_BYTES = 1 << 28
 """Bytes of a shared file, at most: no report writes a larger one."""
@@ -48,6 +50,7 @@ def shared_file_checks(
     def drawn() -> Sequence[Drawing]:
         return drawing.drawings(shared)
 
+    writer_input = WriterInput(drawn, manifest, exact=report)
     named = set[str]()
     for kind, names in report.files.items():
         named.update(names)
@@ -66,7 +69,7 @@ def shared_file_checks(
             continue
 
         expected = _nearest_rendering(
-            kind, prepared, folder, contents=contents, drawn=drawn, manifest=manifest
+            kind, prepared, folder, contents=contents, writer_input=writer_input
         )
         for name, content in contents.items():
             yield name, "" if expected.get(name) == content else OTHER_BYTES
@@ -89,8 +92,7 @@ def _nearest_rendering(
     folder: Path,
     *,
     contents: Mapping[str, bytes],
-    drawn: Drawn,
-    manifest: Manifest | None,
+    writer_input: WriterInput,
 ) -> dict[str, bytes]:
     """Return the files of a format as they are rendered, by name.
 
@@ -101,16 +103,14 @@ def _nearest_rendering(
     ----------
     contents
         Files of the format in the folder, by name.
-    drawn
-        Returns the drawings of the report.
+    writer_input
+        Without text.
     """
-    without_text = _rendered(kind, prepared, folder, WriterInput(drawn, manifest))
+    without_text = _rendered(kind, prepared, folder, writer_input)
     if kind != "dossier" or without_text == contents:
         return without_text
 
-    with_text = _rendered(
-        kind, prepared, folder, WriterInput(drawn, manifest, show_text=True)
-    )
+    with_text = _rendered(kind, prepared, folder, replace(writer_input, show_text=True))
     return with_text if with_text == contents else without_text
 
 
@@ -129,7 +129,7 @@ def _files_of_reports(folder: Path) -> Iterator[str]:
     for name in SHARED_PAGES:
         if (folder / name).is_file():
             yield name
-    for subfolder in SHARED_FOLDERS:
+    for subfolder in RENDERED_FOLDERS:
         for path in sorted((folder / subfolder).glob("*")):
             # Files of a replaced report are kept in this subfolder.
             if path.name != PREVIOUS:

@@ -14,6 +14,9 @@ from spark_audit.results import ManifestFacts
 KEYED = "hmac-sha256:"
 """How a keyed digest begins."""
 
+NOT_SHOWN = "not shown"
+"""In place of a digest without a key."""
+
 
 def manifest_facts(facts: ManifestFacts) -> ManifestFacts:
     """Return the facts of a manifest with a keyed digest and a rounded count of tokens.
@@ -27,10 +30,15 @@ def manifest_facts(facts: ManifestFacts) -> ManifestFacts:
         # These facts are from a shared report, whose digest is already keyed.
         digest = facts.digest
     else:
-        digest = "not shown"
+        digest = NOT_SHOWN
 
     n_tokens = rounded_count(facts.n_tokens, facts.n_clusters)
     return facts.model_copy(update={"digest": digest, "key": "", "n_tokens": n_tokens})
+
+
+def is_keyed(digest: str) -> bool:
+    """Return whether a digest is that of a shared file."""
+    return digest.startswith(KEYED) or digest == NOT_SHOWN
 
 
 def keyed_digest(facts: ManifestFacts, digest: str) -> str:

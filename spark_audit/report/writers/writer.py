@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
     from spark_audit.report.figures.drawing import Drawn
+    from spark_audit.results import Report
 
 
 class File(NamedTuple):
@@ -33,8 +34,11 @@ class WriterInput:
         For the words of examples, in formats that show some.
     show_text
         Whether identifiers among them may be shown.
+    exact
+        The report without rounding and withholding, for files of its owner alone.
     """
 
     drawn: Drawn = tuple
     manifest: Manifest | None = None
     show_text: bool = False
+    exact: Report | None = None
