@@ -5,7 +5,8 @@ while everything else is held in place.
 
 A further term of the loss is an entry in ``parts`` of :func:`_sums`, in
 :func:`_counts` and in :func:`_weights`, by one name, which is also its name in
-``metrics.jsonl``.
+``metrics.jsonl``. What is only recorded is an entry of the first two, and in
+:data:`RECORDED`.
 
 In shapes, ``B`` is the rows of a batch, ``T`` their tokens, ``n`` all tokens but the
 first of each row, ``H`` the hidden size and ``V`` the vocabulary.
@@ -17,8 +18,8 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from spark_train.loop import Phase, Rows, Step, Sums, Term
-from spark_train.losses import demoted_kl, kl, unlikelihood
+from spark_train.loop import Phase, Probe, Rows, Step, Sums, Term
+from spark_train.losses import demoted_kl, kl, token_nll, unlikelihood
 from spark_train.stream import Stream
 from spark_train.student import Loss
 from spark_train.training_rows import TrainRow, collate
@@ -30,6 +31,12 @@ row's task tells them apart."""
 
 TEACHER = "teacher"
 """Name of the frozen copy that the student is anchored to."""
+
+PROBE_ROWS = 3
+"""Rows of each kind in the probe: with identifiers, any of the task, and replayed."""
+
+RECORDED = ("pii_nll", "other_nll")
+"""What a probe records beside the terms: the NLL over P and over Q."""
 
 
 def correction_phase(stream: Stream, k: int) -> Phase:
@@ -58,6 +65,7 @@ def correction_phase(stream: Stream, k: int) -> Phase:
     old_rows: list[TrainRow] = []
     if k and settings.old_anchor and settings.lambda_old:
         old_rows = stream.draw_replayed(k, settings.steps * old_size, purpose="anchor")
+    probe_rows = _probe_rows(stream, k, has_old=bool(old_rows))
 
     weights = _weights(settings)  # name of a term that is on -> its weight
 
@@ -84,6 +92,15 @@ def correction_phase(stream: Stream, k: int) -> Phase:
         }
         return Step({ROLE: [*new, *old]}, facts)
 
+    def probe_terms(rows: Rows) -> dict[str, Term]:
+        """Return the terms that are on, and those that are only recorded."""
+        counts = _counts(rows[ROLE], task)
+        recorded = {name: Term(counts[name], weight=0.0) for name in RECORDED}
+        return {**terms(rows), **recorded}
+
+    def probe_loss(role: str, rows: Sequence[TrainRow]) -> Sums:
+        return _sums(stream, rows, task, terms_on=[*weights, *RECORDED])
+
     def terms(rows: Rows) -> dict[str, Term]:
         counts = _counts(rows[ROLE], task)
         return {name: Term(counts[name], weight) for name, weight in weights.items()}
@@ -103,6 +120,7 @@ def correction_phase(stream: Stream, k: int) -> Phase:
         start=start,
         expected_rows=size,
         weight_ratios={"old": (size, old_size)},
+        probe=Probe({ROLE: probe_rows}, probe_terms, probe_loss),
     )
 
 
@@ -140,6 +158,8 @@ def _sums(
         "dkl": (in_p, demoted_kl, teacher_hidden),
         "anchor": (in_q, _anchor_loss, teacher_hidden),
         "old": (in_q_old, _anchor_loss, teacher_hidden),
+        "pii_nll": (in_p, token_nll, None),
+        "other_nll": (in_q, token_nll, None),
     }
 
     sums = {}
@@ -166,7 +186,14 @@ def _counts(rows: Sequence[TrainRow], task: str) -> dict[str, int]:
             # Identifiers of replayed rows were already corrected, so they are left
             # alone.
             n_q_old += n_others
-    return {"ul": n_p, "dkl": n_p, "anchor": n_q, "old": n_q_old}
+    return {
+        "ul": n_p,
+        "dkl": n_p,
+        "anchor": n_q,
+        "old": n_q_old,
+        "pii_nll": n_p,
+        "other_nll": n_q,
+    }
 
 
 def _weights(settings: Ptpc) -> dict[str, float]:
@@ -193,8 +220,7 @@ def _current_rows(stream: Stream, k: int) -> list[TrainRow]:
     settings = stream.settings.ptpc
     size = settings.batch_size
     rows = stream.rows[stream.tasks[k]]
-    # If no row has identifiers, both draws are from all rows.
-    with_identifiers = [row for row in rows if _n_identifier_tokens(row)] or rows
+    with_identifiers = _rows_with_identifiers(rows)
 
     n_drawn = settings.steps * size
     # By the values of `ptpc.draw`; `mixed` takes from both.
@@ -211,6 +237,31 @@ def _current_rows(stream: Stream, k: int) -> list[TrainRow]:
         draw = draws["all" if step % 2 else "pii"]
         current_rows += draw[step // 2 * size :][:size]
     return current_rows
+
+
+def _probe_rows(stream: Stream, k: int, *, has_old: bool) -> list[TrainRow]:
+    """Return the rows whose terms are recorded now and then.
+
+    Parameters
+    ----------
+    has_old
+        Whether steps read replayed rows; the probe then has some, too.
+    """
+    rows = stream.rows[stream.tasks[k]]
+    with_identifiers = _rows_with_identifiers(rows)
+
+    probe_rows = [
+        *stream.draw_evenly(k, with_identifiers, PROBE_ROWS, purpose="probe pii"),
+        *stream.draw_evenly(k, rows, PROBE_ROWS, purpose="probe all"),
+    ]
+    if has_old:
+        probe_rows += stream.draw_replayed(k, PROBE_ROWS, purpose="probe old")
+    return probe_rows
+
+
+def _rows_with_identifiers(rows: Sequence[TrainRow]) -> Sequence[TrainRow]:
+    """Return the rows that have identifiers; all rows if none has any."""
+    return [row for row in rows if _n_identifier_tokens(row)] or rows
 
 
 def _n_identifier_tokens(row: TrainRow) -> int:

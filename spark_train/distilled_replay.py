@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from spark_train.loop import Sums, Term
-from spark_train.losses import support_kl, token_nll, top_k
+from spark_train.fine_tuning import REPLAY_ROLE
+from spark_train.loop import Probe, Rows, Sums, Term
+from spark_train.losses import outside_mass, support_kl, token_nll, top_k
 from spark_train.processes import gathered
 from spark_train.scores_in_training import scored_rows
 from spark_train.stream import Stream
@@ -28,6 +29,12 @@ from spark_train.training_rows import TrainRow, collate, padded
 LITTLE_WEIGHT = 0.5
 """Largest weight of a replayed response token about which a note is left. In plain
 replay (er) with lambda 1 its weight is 1."""
+
+PROBE_ROWS = 5
+"""Replayed rows in the probe of a phase."""
+
+OUTSIDE = "outside"
+"""What a probe records beside the terms: the student's mass outside the support."""
 
 MIN_POSITIONS_PER_CHUNK = 8
 """Fewest positions at a time: fewer would save little memory and need many steps."""
@@ -171,6 +178,40 @@ class Distillation(Rehearsal):
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
         """Return the sums over R and over H."""
+        return self._sums(rows)
+
+    def probe(self, rows: Sequence[TrainRow]) -> Probe:
+        """Return a probe of some of the rows, with the mass outside the support.
+
+        Both distributions of the KL are renormalised over the teacher's support, which
+        hides what the student moves out of it. The mass is the student's probability
+        outside the support, over H, at temperature 1; before the first step it is the
+        teacher's own.
+        """
+        probe_rows = self.stream.draw_evenly(
+            self._task_index, rows, PROBE_ROWS, purpose="probe replay"
+        )
+
+        def terms(rows_by_role: Rows) -> dict[str, Term]:
+            """Return the terms of the phase, and the mass, which is only recorded."""
+            terms_of_phase = self.terms(rows_by_role[REPLAY_ROLE])
+            n_high = terms_of_phase["replay_kl"].count
+            return {**terms_of_phase, OUTSIDE: Term(n_high, weight=0.0)}
+
+        def loss(role: str, rows_of_role: Sequence[TrainRow]) -> Sums:
+            return self._sums(rows_of_role, with_outside=True)
+
+        return Probe({REPLAY_ROLE: probe_rows}, terms, loss)
+
+    def _sums(self, rows: Sequence[TrainRow], *, with_outside: bool = False) -> Sums:
+        """Return the sums over R and over H.
+
+        Parameters
+        ----------
+        with_outside
+            Add the sum over H of the student's mass outside the support. It takes all
+            logits of these positions, so that steps do without.
+        """
         student = self.stream.student
         temperature = self.stream.settings.replay.temperature
         device = student.device
@@ -195,14 +236,21 @@ class Distillation(Rehearsal):
             logits = student.logits_at(hidden_of_chunk, support[chunk])
             return support_kl(logp[chunk], logits, temperature=temperature)
 
+        def mass(hidden_of_chunk: torch.Tensor, chunk: slice) -> torch.Tensor:
+            """Return the mass outside the support of a chunk's positions, ``(m,)``."""
+            return outside_mass(student.logits(hidden_of_chunk), support[chunk])
+
         # logits_at gathers weight[ids], (m, K, D): so many positions fit max_logits
         # numbers.
         numbers_per_position = support.shape[1] * hidden.shape[1]
         n_that_fit = student.max_logits // max(numbers_per_position, 1)
         n_per_chunk = max(n_that_fit, MIN_POSITIONS_PER_CHUNK)
-        return {
+        sums = {
             "replay_ce": student.loss_sum(hidden, batch, is_replayed, low, token_nll),
             "replay_kl": student.sum_in_chunks(
                 high_hidden, divergence, rows=n_per_chunk
             ),
         }
+        if with_outside:
+            sums[OUTSIDE] = student.sum_in_chunks(high_hidden, mass)
+        return sums

@@ -38,6 +38,9 @@ Sums = dict[str, Tensor]
 StepRecord: TypeAlias = dict[str, float | str]
 """Loss, terms, counts and settings of a step, by the names of ``metrics.jsonl``."""
 
+PARTS_BETWEEN_PROBES = 4
+"""A phase's probe is read before its first step, and after each of so many parts."""
+
 AfterStep: TypeAlias = Callable[[StepRecord, Callable[[], "PhaseState"]], None]
 """Called after a step with its record and a function that returns the state to save.
 
@@ -70,6 +73,26 @@ class Step:
 
     rows: Rows
     facts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Rows whose terms are recorded now and then, without a gradient.
+
+    Every step reads other rows, so that the losses of two steps do not compare. A probe
+    has the same rows each time. Nothing of the training depends on it.
+
+    Attributes
+    ----------
+    rows
+        Rows by role.
+    terms, loss
+        As those of the phase; terms of weight 0 are only recorded.
+    """
+
+    rows: Rows
+    terms: Callable[[Rows], Mapping[str, Term]]
+    loss: Callable[[str, Sequence[TrainRow]], Sums]
 
 
 @dataclass(frozen=True)
@@ -121,6 +144,8 @@ class Phase:
     tasks
         Tasks whose accuracy is measured after the stage; empty: the tasks of the order
         up to the stage's number.
+    probe
+        What is recorded of the same rows now and then; ``None``: nothing.
     """
 
     stage: str
@@ -142,6 +167,7 @@ class Phase:
         Callable[[int, Rows, Mapping[str, Term], Clock], dict[str, float]] | None
     ) = None
     tasks: tuple[str, ...] = ()
+    probe: Probe | None = None
 
     @property
     def key(self) -> str:
@@ -153,6 +179,12 @@ class Phase:
         if not self.cosine:
             return self.lr
         return self.lr * 0.5 * (1.0 + math.cos(math.pi * step / self.steps))
+
+    @property
+    def probe_steps(self) -> set[int]:
+        """Return after how many steps the probe is read: 0, each part, and the end."""
+        parts = range(PARTS_BETWEEN_PROBES + 1)
+        return {self.steps * part // PARTS_BETWEEN_PROBES for part in parts}
 
 
 @dataclass
@@ -176,6 +208,7 @@ def run_phase(
     clip: float = 1.0,
     state: PhaseState | None = None,
     after: AfterStep | None = None,
+    after_probe: Callable[[StepRecord], None] | None = None,
 ) -> PhaseState:
     """Run a phase from where it stands to its end.
 
@@ -190,6 +223,9 @@ def run_phase(
     after
         Called after each step with its record (loss, terms, counts, learning rate,
         gradient norm before clipping) and a function that gives the state to save.
+    after_probe
+        Called with the record of each reading of the phase's probe, in all processes
+        or in none; ``None``: the probe is not read.
 
     Raises
     ------
@@ -202,6 +238,17 @@ def run_phase(
     clock = Clock(state.seconds, of=clock_kind(str(student.device)))
     state.seconds = clock
 
+    def read_probe(step: int) -> None:
+        """Record the probe after so many steps, without dropout, if there is one."""
+        if phase.probe is None or after_probe is None:
+            return
+        student.model.eval()
+        with clock("probe"):
+            record = probe_record(student, phase, phase.probe, step)
+        student.model.train()
+        _check_finite("loss", float(record["loss"]), phase, min(step, phase.steps - 1))
+        after_probe(record)
+
     # Dropout uses the global generator, which gets the seed and is restored afterwards.
     devices = [student.device] if student.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -211,6 +258,10 @@ def run_phase(
         student.model.train()
 
         for step in range(state.step, phase.steps):
+            # A resumed run begins with a reading: that of its state was not kept.
+            if step in phase.probe_steps:
+                read_probe(step)
+
             torch.manual_seed(seed_for(seed, phase.key, step, rank()))
             for group in optimizer.param_groups:
                 group["lr"] = phase.learning_rate(step)
@@ -247,6 +298,7 @@ def run_phase(
                 record["grad_norm"] = norm
                 after(record, lambda: _snapshot(student, optimizer, state))
 
+        read_probe(phase.steps)
         student.model.eval()
         with clock("end"):
             phase.end()
@@ -387,13 +439,8 @@ def step_record(
             torch.autograd.backward([*values.values()])
         penalties = {name: float(value.detach()) for name, value in values.items()}
 
-    means: dict[str, float] = {}
-    counts: dict[str, float] = {}
-    weighted_means: list[float] = []
-    for name, term in terms.items():
-        means[name] = sums[name] / term.count if term.count else 0.0
-        counts[f"n_{name}"] = term.count
-        weighted_means.append(term.weight * means[name])
+    means = _means(terms, sums)
+    weighted_means = [term.weight * means[name] for name, term in terms.items()]
 
     # What `collect` counted beside the terms, such as clipped gradients.
     other_entries = {name: value for name, value in sums.items() if name not in terms}
@@ -405,10 +452,53 @@ def step_record(
         "loss": math.fsum([*weighted_means, *penalties.values()]),
         **means,
         **penalties,
-        **counts,
+        **_counts(terms),
         **facts,
         **other_entries,
     }
+
+
+def probe_record(student: Student, phase: Phase, probe: Probe, step: int) -> StepRecord:
+    """Return the record of a phase's probe after some steps; it changes nothing.
+
+    It has the entries of a step but the learning rate, and ``probe``, by which readers
+    tell it from a step.
+
+    Parameters
+    ----------
+    step
+        How many steps of the phase were done.
+    """
+    terms = probe.terms(probe.rows)
+    with torch.no_grad():
+        sums = accumulate(student, probe.loss, probe.rows, terms, Clock())
+    # Several processes exchange gradients, which are zeros here.
+    for weight in student.trainable.values():
+        weight.grad = None
+
+    means = _means(terms, sums)
+    return {
+        "stage": phase.stage,
+        "part": phase.part,
+        "step": step,
+        "probe": True,
+        "loss": math.fsum(term.weight * means[name] for name, term in terms.items()),
+        **means,
+        **_counts(terms),
+    }
+
+
+def _means(terms: Mapping[str, Term], sums: Mapping[str, float]) -> dict[str, float]:
+    """Return each term's mean over its positions; 0 without any."""
+    means = {}
+    for name, term in terms.items():
+        means[name] = sums[name] / term.count if term.count else 0.0
+    return means
+
+
+def _counts(terms: Mapping[str, Term]) -> dict[str, int]:
+    """Return how many positions each term has, by the names of a record."""
+    return {f"n_{name}": term.count for name, term in terms.items()}
 
 
 def clock_kind(device: str) -> Literal["wall", "processor"]:

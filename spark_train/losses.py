@@ -151,10 +151,35 @@ def support_kl(
     Notes
     -----
     [ours] No factor T^2: gradients shrink by about T^2 as the temperature grows.
-    Renormalising hides mass outside the support.
+    Renormalising hides the mass outside the support: see `outside_mass`.
     """
     student = _log_softmax(student_logits_at_support, temperature)
     return _divergence(wide(teacher_logp), student)
+
+
+def outside_mass(logits: Tensor, support: Tensor) -> Tensor:
+    """Probability outside the teacher's support, at temperature 1 [ours].
+
+    Parameters
+    ----------
+    logits
+        The student's, shape ``(n, V)``.
+    support
+        Shape ``(n, K)``, int64: different tokens in each row.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(n,)``, in [0, 1]; exactly 0 if the support is the vocabulary.
+
+    Notes
+    -----
+    Not computed as 1 minus the mass inside, which loses a small mass to rounding.
+    """
+    logits = wide(logits)
+    inside = logits.gather(-1, support).logsumexp(dim=-1)  # (n,)
+    outside = logits.scatter(-1, support, -math.inf).logsumexp(dim=-1)  # (n,)
+    return torch.sigmoid(outside - inside)
 
 
 def wide(values: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from spark_train.fine_tuning import (
     n_covered_tokens,
     response_loss,
 )
-from spark_train.loop import Phase, Rows, Step, Sums, Term
+from spark_train.loop import Phase, Probe, Rows, Step, Sums, Term
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
 
@@ -49,6 +49,10 @@ class Rehearsal:
         """Return the terms' sums over some of these rows."""
         scope = self.stream.settings.loss.scope
         return response_loss(self.stream.student, rows, scope=scope, name=REPLAY_ROLE)
+
+    def probe(self, rows: Sequence[TrainRow]) -> Probe | None:
+        """Return what is recorded of some of the rows now and then: here nothing."""
+        return None
 
 
 def learning_phase(
@@ -130,6 +134,7 @@ def learning_phase(
         expected_rows=batches.expected_new,
         weight_ratios=dict.fromkeys(names_of_replay_terms, expected_rows),
         sampling_rates=batches.rates if stream.poisson else None,
+        probe=replay.probe(batches.old_rows),
     )
 
 

@@ -539,6 +539,11 @@ class _Run:
                 if n_done % settings.save_every == 0 or n_done == phase.steps:
                     folder.save(number, snapshot(), seconds)
 
+        def after_probe(record: loop.StepRecord) -> None:
+            """Log the terms of the rows that are set aside."""
+            if processes.rank() == 0:
+                folder.log(record)
+
         self.progress(activity, state.step, phase.steps)
         end_state = loop.run_phase(
             self.stream.student,
@@ -547,6 +552,7 @@ class _Run:
             clip=settings.clip,
             state=state,
             after=after,
+            after_probe=after_probe,
         )
         return end_state.seconds
 

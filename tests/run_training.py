@@ -40,10 +40,20 @@ def train(**fields: Any) -> Outcome:
     return Outcome(request.output, train(request, **beside))
 
 
-def steps(folder: Path) -> list[dict[str, Any]]:
-    """The lines of ``metrics.jsonl``: one a step."""
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl``: steps, and readings of probes."""
     text = (folder / "metrics.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+def steps(folder: Path) -> list[dict[str, Any]]:
+    """The lines of steps."""
+    return [line for line in lines(folder) if "probe" not in line]
+
+
+def probes(folder: Path) -> list[dict[str, Any]]:
+    """The lines of probes."""
+    return [line for line in lines(folder) if "probe" in line]
 
 
 def left(folder: Path) -> dict[str, str]:

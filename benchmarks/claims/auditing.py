@@ -144,7 +144,7 @@ def loss_figure(audited: Audited, claim: Claim) -> Figure:
         metrics = Folder(audited.trained / trained.place).metrics
         for line in metrics.read_text("utf-8").splitlines():
             step = json.loads(line)
-            if step.get("probe"):
+            if step.get("probe") and step["part"] == "priv":
                 losses_of_stages.setdefault(step["stage"], []).append(step["loss"])
 
         kept = [
@@ -158,7 +158,7 @@ def loss_figure(audited: Audited, claim: Claim) -> Figure:
 
 
 def _seconds(audited: Audited, run: Run, *, alone: bool) -> dict[str, float]:
-    """Seconds of a run by kind of work, answering test rows apart; empty: disturbed."""
+    """Seconds of a run by kind of work, without looking at it; empty: disturbed."""
     record = Folder(audited.trained / run.place).read()
     assert record is not None
     if not alone and record.clock != "processor":
@@ -167,7 +167,9 @@ def _seconds(audited: Audited, run: Run, *, alone: bool) -> dict[str, float]:
     for kinds in record.seconds.values():
         for kind, seconds in kinds.items():
             total[kind] = total.get(kind, 0.0) + seconds
-    total.pop("answers", None)
+    # Looking at a run is no part of its method.
+    for kind in ("answers", "probe"):
+        total.pop(kind, None)
     return total
 
 

@@ -219,7 +219,7 @@ def _count(rows: Sequence[Example], task: str, split: str) -> int:
 def _learning_seconds(seconds: PhaseSeconds) -> list[float]:
     """Seconds of learning, by stage."""
     return [
-        sum(kinds.values())
+        _without_looking(kinds)
         for phase, kinds in seconds.items()
         if not phase.endswith((f"/{ANSWERS}", f"/{CORRECTION}"))
     ]
@@ -228,7 +228,12 @@ def _learning_seconds(seconds: PhaseSeconds) -> list[float]:
 def _ends(seconds: PhaseSeconds, end: str) -> float:
     """Seconds of all phases whose name ends so."""
     return sum(
-        sum(kinds.values())
+        _without_looking(kinds)
         for phase, kinds in seconds.items()
         if phase.endswith(f"/{end}")
     )
+
+
+def _without_looking(kinds: Mapping[str, float]) -> float:
+    """Seconds of a phase but those of its probe, which few steps read as often."""
+    return sum(seconds for kind, seconds in kinds.items() if kind != "probe")

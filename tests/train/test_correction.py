@@ -21,6 +21,7 @@ from plain_training import (
 )
 
 from spark_train.correction import correction_phase
+from spark_train.loop import probe_record
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
 
@@ -155,6 +156,41 @@ def test_identifiers_at_the_first_token_alone_are_none():
     phase.start()
     assert len(notes) == 1
     assert phase.terms(phase.choose(0).rows)["ul"].count == 0
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_a_probe_is_the_equations_and_the_nll_of_its_rows(k):
+    stream = make_stream(adapted(), ROWS, *USUAL)
+    model = stream.student.model
+    teacher = frozen_logits(model, [row for rows in ROWS.values() for row in rows])
+    phase = correction_phase(stream, k)
+    phase.start()
+    moved(model, seed=3)
+    assert phase.probe is not None
+    record = probe_record(stream.student, phase, phase.probe, step=7)
+
+    (rows,) = phase.probe.rows.values()
+    wanted = plain_privacy(model, stream.tasks[k], rows, teacher)
+    loss = 8 * (wanted["dkl"][1] + 2 * wanted["ul"][1])
+    loss = loss + 1.5 * wanted["anchor"][1] + 1.0 * wanted["old"][1]
+    nll: dict[str, list[float]] = {"pii_nll": [], "other_nll": []}
+    for row in rows:
+        if row.task == stream.tasks[k]:
+            logp = logp_of(model, row).detach()
+            for t in range(1, len(row)):
+                name = "pii_nll" if row.pii[t] else "other_nll"
+                nll[name].append(-float(logp[t - 1, int(row.ids[t])]))
+
+    assert (record["step"], record["probe"]) == (7, True)
+    assert record["loss"] == pytest.approx(float(loss.detach()), rel=1e-6)
+    for name, values in nll.items():
+        assert record[f"n_{name}"] == len(values) > 0
+        assert record[name] == pytest.approx(sum(values) / len(values), rel=1e-6)
+    for name in TERMS:
+        assert record[f"n_{name}"] == wanted[name][0]
+        value = float(torch.as_tensor(wanted[name][1]).detach())
+        assert record[name] == pytest.approx(value, rel=1e-6)
+    assert all(weight.grad is None for weight in trained(stream))
 
 
 def test_the_first_task_has_no_old_rows():

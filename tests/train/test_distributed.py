@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from forks import begin
-from run_training import steps, train, write_stream
+from run_training import lines, train, write_stream
 from safetensors.torch import load_file
 
 from spark_audit.errors import CheckpointError, InputError
@@ -158,10 +158,10 @@ def test_two_processes_give_what_one_gives(
         json.loads((top_of_two / "run.json").read_text())["starts"][0]["processes"] == 2
     )
 
-    steps_alone = steps(run_alone.folder)
-    two = steps(top_of_two)
-    assert [list(line) for line in steps_alone] == [list(line) for line in two]
-    for mine, other_step in zip(steps_alone, two, strict=True):
+    lines_alone = lines(run_alone.folder)
+    two = lines(top_of_two)
+    assert [list(line) for line in lines_alone] == [list(line) for line in two]
+    for mine, other_step in zip(lines_alone, two, strict=True):
         for name, value in mine.items():
             if isinstance(value, float):
                 # float32 sums in another order: how far apart depends on the processor.
@@ -174,7 +174,7 @@ def test_two_processes_give_what_one_gives(
             else:
                 assert value == other_step[name]
     if method == "gem":  # some step was projected
-        assert any(line.get("violated") for line in steps_alone)
+        assert any(line.get("violated") for line in lines_alone)
     names, others = (
         sorted(path.relative_to(top) for path in top.rglob("*") if path.is_file())
         for top in (run_alone.folder, top_of_two)
@@ -197,8 +197,8 @@ def test_two_processes_give_what_one_gives(
 
 def said(ends: list[tuple[int, str, str]]) -> list[str]:
     """What the program itself says on stderr, in all processes together."""
-    lines = "".join(err for _, _, err in ends).splitlines()
-    return [line for line in lines if line.startswith("spark-train:")]
+    lines_said = "".join(err for _, _, err in ends).splitlines()
+    return [line for line in lines_said if line.startswith("spark-train:")]
 
 
 @pytest.mark.parametrize(

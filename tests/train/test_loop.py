@@ -13,6 +13,8 @@ from tiny_models import make_model
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
+from spark_train.correction import correction_phase
+from spark_train.distilled_replay import Distillation
 from spark_train.fine_tuning import fit, n_covered_tokens, response_loss
 from spark_train.loop import Phase, PhaseState, Step, Term, run_phase
 from spark_train.student import Student
@@ -62,8 +64,12 @@ def run_through(
     state: PhaseState | None = None,
     clip: float = 1.0,
     stop: int | None = None,
+    with_probes: bool = False,
 ) -> tuple[list[dict[str, Any]], PhaseState | None]:
-    """Records of a phase and, where it is stopped, the state to go on from."""
+    """Records of a phase and, where it is stopped, the state to go on from.
+
+    ``with_probes``: records of its probe, too, in their order.
+    """
     records: list[dict[str, Any]] = []
     kept: list[PhaseState] = []
 
@@ -77,7 +83,15 @@ def run_through(
             raise Stop
 
     try:
-        run_phase(stream.student, phase, seed=seed, clip=clip, state=state, after=after)
+        run_phase(
+            stream.student,
+            phase,
+            seed=seed,
+            clip=clip,
+            state=state,
+            after=after,
+            after_probe=records.append if with_probes else None,
+        )
     except Stop:
         return records, kept[0]
     return records, None
@@ -174,3 +188,50 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step():
     with pytest.raises(InputError, match="the gradient is not finite at step 1 of"):
         run_through(stream, phase)
     assert all(torch.equal(before[name], w) for name, w in state_of(stream).items())
+
+
+def spark_phase(part: str) -> tuple[Any, Phase]:
+    """A phase of SPARK in the second task, of a model with dropout."""
+    torch.manual_seed(0)
+    stream = plain.make_stream(
+        plain.adapted("gpt2"),
+        plain.make_rows(a=6, b=6),
+        "batch_size=4",
+        "epochs=2",
+        "lr=1e-2",
+        "ptpc.steps=6",
+        "ptpc.lr=1e-2",
+        "sensitivity.alpha=0.12",
+        "replay.top_k=7",
+    )
+    if part == "priv":
+        return stream, correction_phase(stream, 1)
+    return stream, learning_phase(stream, 1, rehearsal=Distillation(stream, 1))
+
+
+@pytest.mark.parametrize("part", ["task", "priv"])
+def test_a_probe_changes_no_step_and_no_weight(part):
+    stream, phase = spark_phase(part)
+    without, _ = run_through(stream, phase)
+    wanted = state_of(stream)
+
+    stream, phase = spark_phase(part)
+    records, _ = run_through(stream, phase, with_probes=True)
+    assert [record for record in records if "probe" not in record] == without
+    assert all(torch.equal(wanted[name], w) for name, w in state_of(stream).items())
+
+    readings = [record["step"] for record in records if "probe" in record]
+    assert readings == sorted({phase.steps * part // 4 for part in range(5)})
+    assert records[0]["step"] == 0
+    assert records[-1]["step"] == phase.steps
+
+
+@pytest.mark.parametrize("stop", [1, 3, 6])
+def test_a_resumed_phase_reads_each_probe_once(stop):
+    stream, phase = spark_phase("priv")
+    whole, _ = run_through(stream, phase, with_probes=True)
+    stream, phase = spark_phase("priv")
+    first, state = run_through(stream, phase, stop=stop, with_probes=True)
+    stream, phase = spark_phase("priv")
+    rest, _ = run_through(stream, phase, state=state, with_probes=True)
+    assert [*first, *rest] == whole

@@ -14,6 +14,7 @@ from torch import Tensor
 from spark_train.losses import (
     demoted_kl,
     kl,
+    outside_mass,
     support_kl,
     token_nll,
     top_k,
@@ -144,6 +145,21 @@ def test_the_support_losses_are_the_papers_in_float64(seed, n, v, k, temperature
         rtol=1e-9,
         atol=1e-12,
     )
+
+
+@few_examples
+@given(**shapes, k=st.integers(1, 40), scale=st.sampled_from([3.0, 30.0]))
+def test_the_mass_outside_the_support_is_what_the_support_leaves(seed, n, v, k, scale):
+    teacher, student, _ = draw(seed, n, v, scale)
+    t, s = to_torch(teacher, student)
+    support, _ = top_k(t, k=k, temperature=2.0)
+    mass = outside_mass(s, support).numpy()
+    for r in range(n):
+        p = softmax(student[r])
+        kept = set(np.argsort(-teacher[r])[:k].tolist())
+        wanted = math.fsum(p[j] for j in range(v) if j not in kept)
+        # Relative: 1 minus the mass inside would lose the smallest to rounding.
+        assert mass[r] == pytest.approx(wanted, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

@@ -23,6 +23,7 @@ from plain_training import (
 )
 
 from spark_train.distilled_replay import Distillation
+from spark_train.loop import probe_record
 from spark_train.stream import Stream
 from spark_train.task_phase import learning_phase
 from spark_train.training_rows import TrainRow
@@ -138,6 +139,42 @@ def test_loss_and_gradient_are_the_equations(assignments):
     assert min(terms_found["sizes"]) > 0
     assert terms_found["kl"] > 1e-3
     agree(seen, terms_found)
+
+
+def test_a_probe_has_the_mass_outside_the_teachers_support():
+    """Position by position, of a student that has moved away from its teacher."""
+    stream = make_stream(adapted(), ROWS, *USUAL)
+    model = stream.student.model
+    rows_of_all_tasks = [row for rows in ROWS.values() for row in rows]
+    teacher = frozen_logits(model, rows_of_all_tasks)
+    phase = learning_phase(stream, 2, rehearsal=Distillation(stream, 2))
+    phase.start()
+    assert phase.probe is not None
+    before = probe_record(stream.student, phase, phase.probe, step=0)
+    moved(model, seed=3)
+    after = probe_record(stream.student, phase, phase.probe, step=9)
+
+    rows = phase.probe.rows["replay"]
+    wanted = plain_replay(stream, 2, rows, teacher)
+    texts = {task: stream.rows[task] for task in stream.tasks}
+    masses = []
+    for row in rows:
+        scores = plain_score(row, teacher[row.id], texts, alpha=0.12)
+        student = logits_of(model, row).detach().softmax(-1)
+        for t in range(1, len(row)):
+            if scores[t] > 0.6:
+                was = teacher[row.id][t - 1]
+                top = sorted(range(len(was)), key=lambda v: -float(was[v]))[:7]
+                masses.append(1 - float(student[t - 1][top].sum()))
+
+    assert after["n_outside"] == after["n_replay_kl"] == len(masses) > 0
+    assert after["outside"] == pytest.approx(sum(masses) / len(masses), rel=1e-6)
+    assert after["replay_ce"] == pytest.approx(wanted["ce"], rel=1e-6)
+    assert after["replay_kl"] == pytest.approx(wanted["kl"], rel=1e-6)
+    assert after["loss"] == pytest.approx(number(wanted["replay"]), rel=1e-6)
+    # Before the first step the student is the teacher.
+    assert before["replay_kl"] == pytest.approx(0, abs=1e-10)
+    assert before["outside"] != after["outside"]
 
 
 def test_no_position_at_all_is_a_loss_of_0():

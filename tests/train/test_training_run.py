@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from peft import PeftModel
-from run_training import Outcome, steps, train, write_stream
+from run_training import Outcome, probes, steps, train, write_stream
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.open import open_checkpoint
@@ -149,6 +149,35 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
     np.testing.assert_allclose(table.to_numpy(), np.array(matrix, dtype=float))
     assert None not in matrix[-1]
     opens_alike(folder, tiny_base)
+
+
+def test_probes_are_logged_of_correction_and_of_distilled_replay(runs):
+    probes_by_phase: dict[str, list[dict[str, Any]]] = {}
+    for line in probes(runs("spark").folder):
+        key = f"{line['stage']}/{line['part']}"
+        probes_by_phase.setdefault(key, []).append(line)
+    readings = {
+        key: [line["step"] for line in of_phase]
+        for key, of_phase in probes_by_phase.items()
+    }
+    # Corrections have two steps, the learning of the second task four.
+    assert readings == {
+        "1-yelp/priv": [0, 1, 2],
+        "2-fomc/task": [0, 1, 2, 3, 4],
+        "2-fomc/priv": [0, 1, 2],
+    }
+    for key, of_phase in probes_by_phase.items():
+        counts = [
+            {name: line[name] for name in line if name.startswith("n_")}
+            for line in of_phase
+        ]
+        assert counts == counts[:1] * len(counts), key
+    assert all(0 < line["outside"] < 1 for line in probes_by_phase["2-fomc/task"])
+    for key in ("1-yelp/priv", "2-fomc/priv"):
+        first, *_, last = probes_by_phase[key]
+        assert first["anchor"] == pytest.approx(0, abs=1e-6)
+        assert last["pii_nll"] > first["pii_nll"]
+    assert not probes(runs("er").folder)
 
 
 def opens_alike(folder: Path, base: Path) -> None:
