@@ -210,6 +210,8 @@ class Pecl(SettingGroup):
 
     noise_scale: Weight = paper(0.01)
     """Sigma on embeddings, at a Score of 1 (form: ours)."""
+    uniform: bool = ours(False)
+    """The same sigma for every token, as the paper prints it; off: times its Score."""
     memreg_scale: Weight = paper(0.01)
     """Weight of drift times importance (form: ours)."""
     lambda_max: Positive = paper(10.0)

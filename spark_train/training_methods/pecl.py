@@ -9,7 +9,8 @@ forms, and that both scores and importance are computed once a task:
 (theta_j - theta_j^{k-1})^2``, with the forward pass under noise.
 
 - Noise on each token's input embedding has sigma ``noise_scale Score_i``, so that a
-  token of Score 0 has none.
+  token of Score 0 has none. With ``pecl.uniform`` it is noise_scale for every token:
+  ``e + N(0, sigma^2 I)``, as SPARK's paper prints it.
 - Unlearned, by the unlikelihood ``-log(1 - P)``, are tokens of a Score above theta:
   identifiers (Score 1) and surprising tokens of plain text. So are the response's,
   which the same step learns.
@@ -38,6 +39,7 @@ from spark_train.stream import Stream
 from spark_train.task_phase import learning_phase
 from spark_train.training_methods.ewc import drift, fisher
 from spark_train.training_rows import TrainRow, collate, padded
+from spark_train.training_settings import Pecl
 
 
 @task_by_task
@@ -89,7 +91,7 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
         # Drawn anew in each pass, like dropout, from the generator that the loop seeds.
         hidden_size = student.model.get_input_embeddings().weight.shape[1]
         noise = torch.randn(*score.shape, hidden_size, device=device)  # (B, T, H)
-        noise *= settings.noise_scale * score[..., None]
+        noise *= sigmas(score, settings)[..., None]
         with input_noise(student.model, noise, by_token=False):
             hidden = student.hidden(batch, mask)  # (n, H)
         return {
@@ -118,6 +120,19 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
 
     phase = replace(plain, start=start, terms=terms, loss=loss, end=end)
     return [replace(phase, penalty=penalty if k else None)]
+
+
+def sigmas(score: Tensor, settings: Pecl) -> Tensor:
+    """Return the standard deviation of each token's noise.
+
+    Parameters
+    ----------
+    score
+        Shape ``(B, T)``: sensitivity of each token; so is the result.
+    """
+    if settings.uniform:
+        return torch.full_like(score, settings.noise_scale)
+    return settings.noise_scale * score
 
 
 PECL = Method(

@@ -97,9 +97,11 @@ def test_a_step_without_noise_is_its_three_terms(assignment, tokens):
             importance[name] = (k * old + value / every.mean()) / (k + 1)
 
 
-def test_noise_of_its_size_is_on_the_embeddings():
+@pytest.mark.parametrize("uniform", ["off", "on"])
+def test_noise_of_its_size_is_on_the_embeddings(uniform):
     scale = 0.3
-    stream = make_stream(adapted(), ROWS, *FEW, f"pecl.noise_scale={scale}")
+    assignments = (f"pecl.noise_scale={scale}", f"pecl.uniform={uniform}")
+    stream = make_stream(adapted(), ROWS, *FEW, *assignments)
     phase = METHODS["pecl"].phases(stream)[0]
     phase.start()
     logits = frozen_logits(stream.student.model, ROWS["a"])
@@ -124,7 +126,9 @@ def test_noise_of_its_size_is_on_the_embeddings():
     handle.remove()
     noise = torch.stack(draws)  # draws, tokens, width
     score = plain_score(row, logits[row.id], {"a": ROWS["a"]}, alpha=0.5)
-    wanted = torch.tensor([scale * s for s in score])
+    # The paper's noise is the same for each token, even for one of Score 0.
+    assert min(score) == 0
+    wanted = torch.tensor([scale if uniform == "on" else scale * s for s in score])
     found = noise.square().mean((0, 2)).sqrt()
     # 100 draws of 32 numbers: the standard deviation is known to 1.3%.
     torch.testing.assert_close(found.float(), wanted.float(), rtol=0.06, atol=1e-9)
