@@ -41,8 +41,7 @@ def read_chat_template(
                 "is for a file with a template, and --chat-template is a checkpoint"
             )
             raise InputError(problem, where="option --tokenizer", fix="leave it out")
-        remedy = "give a checkpoint whose folder holds a tokenizer.json that loads"
-        return _tokenizer_of(untrusted.locate(source), remedy), None
+        return read_only_tokenizer(source), None
 
     # A bad template is refused first, because the tokenizer takes seconds to read.
     template = _template_in(path)
@@ -55,6 +54,20 @@ def read_chat_template(
         raise InputError(problem, where=str(path), fix=remedy)
     remedy = "give a checkpoint with a tokenizer.json that loads by --tokenizer"
     return _tokenizer_of(folder, remedy), template
+
+
+def read_only_tokenizer(source: str) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a checkpoint, whose weights are not read.
+
+    Raises
+    ------
+    InputError
+        If the path does not exist.
+    CheckpointError
+        If the tokenizer cannot be loaded. The error names its folder.
+    """
+    remedy = "give a checkpoint whose folder holds a tokenizer.json that loads"
+    return _tokenizer_of(untrusted.locate(source), remedy)
 
 
 def _tokenizer_of(folder: Path, remedy: str) -> PreTrainedTokenizerFast:

@@ -29,12 +29,20 @@ from spark_audit.terminal.flags import pairs
 
 if TYPE_CHECKING:
     from spark_audit.data.annotation import AnnotationResult
+    from spark_audit.data.tokenizer_type import Tokenizer
 
 DATA_FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 """Values of --format."""
 
 SUPERVISED = ("all", "completion", "assistant", "last")
 """Values of --supervised: what of a chat had loss."""
+
+RANKED_PART_NAMES = {
+    "full": "sentences",
+    "password": "passwords",
+    "ssn": "social security numbers",
+}
+"""What of canaries is ranked, as the answer of `inject` calls it."""
 
 CHAT = Group("Chat data", sort_key=1)
 """Options that need --chat-template, as the help groups them."""
@@ -417,8 +425,10 @@ def inject(
     doses: Annotated[
         tuple[int, ...], Parameter(metavar="1,4,16,64", converter=by_commas)
     ] = (),
+    tokenizer: Annotated[str | None, Parameter(metavar="CKPT")] = None,
     seed: Seed = 0,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Plant synthetic identifiers at the same rate in train and test rows.
 
@@ -434,7 +444,11 @@ def inject(
         Canaries to plant.
     doses
         Dose ladder of canaries.
+    tokenizer
+        Checkpoint whose tokenizer the audits will use: says which parts of canaries
+        cannot be ranked with it.
     """
+    from spark_audit.checkpoints.chat_template import read_only_tokenizer
     from spark_audit.cli.show import show_records
     from spark_audit.data.injection import inject as inject_identifiers
 
@@ -452,10 +466,16 @@ def inject(
     # The folder may hold the input under the same file names.
     paths = [*path_by_task.values()]
     keep_apart(paths, files)
+    loaded_tokenizer = None if tokenizer is None else read_only_tokenizer(tokenizer)
 
     injected, report = inject_identifiers(
         examples, seed=seed, rate=rate, canaries=canaries, doses=doses or None
     )
+    rankable_lines = []
+    if loaded_tokenizer is not None:
+        rankable_lines = _lines_on_rankable_parts(
+            injected, loaded_tokenizer, quiet=quiet
+        )
     with keeping_previous(paths):
         for task, path in sorted(path_by_task.items()):
             _write(path, [example for example in injected if example.task == task])
@@ -476,8 +496,47 @@ def inject(
     n_planted = sum(report.planted.values())
     title = f"{n_planted} of {canaries} canaries planted, {report.held_out} held out"
     show_records(records, title=title, as_json=json)
-    for note in report.notes:
+    for note in [*report.notes, *rankable_lines]:
         say(note)
+
+
+def _lines_on_rankable_parts(
+    injected: Sequence[Example], tokenizer: Tokenizer, *, quiet: bool
+) -> list[str]:
+    """Return what cannot be ranked of canaries: a line per part, of counts alone."""
+    from spark_audit.manifest.canary_sets import rankable_parts
+    from spark_audit.manifest.settings import BuildSettings
+    from spark_audit.messages import progress
+
+    with progress(quiet=quiet) as update:
+        counts_by_part = rankable_parts(
+            injected,
+            tokenizer,
+            BuildSettings().recorded(),
+            progress=lambda done, total: update("drawing candidates", done, total),
+        )
+
+    lines = []
+    for part, counts in counts_by_part.items():
+        if counts.n_unrankable:
+            name = RANKED_PART_NAMES[part]
+            fewest = min(counts.n_tokens_of_unrankable)
+            most = max(counts.n_tokens_of_unrankable)
+            n_tokens = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+            lines.append(
+                f"{counts.n_unrankable} of {counts.n} {name} of canaries cannot be "
+                "ranked with this tokenizer: too few others have as many tokens "
+                f"({n_tokens})"
+            )
+    if lines:
+        lines.append(
+            "such parts are left out of ranks: plant more canaries (--canaries), or "
+            "draw others (--seed)"
+        )
+        return lines
+
+    n_parts = sum(counts.n for counts in counts_by_part.values())
+    return [f"all {n_parts} parts of canaries can be ranked with this tokenizer"]
 
 
 def _check_file(output: Path, inputs: Sequence[Path]) -> None:

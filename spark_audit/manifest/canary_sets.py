@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from spark_audit.data.canary_candidates import (
     Encode,
     candidates,
 )
+from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Canary, Example, Part
+from spark_audit.data.tokenizer_type import Tokenizer
 from spark_audit.errors import InputError
 from spark_audit.manifest import layout
 from spark_audit.manifest.records import CUT_OFF, Record
@@ -76,6 +79,76 @@ def canary_sets(
             records.append(record)
             progress(len(records), n_records)
     return records
+
+
+@dataclass
+class RankableParts:
+    """How many canaries can be ranked by one of their parts.
+
+    Attributes
+    ----------
+    n
+        Canaries, planted and held out.
+    n_tokens_of_unrankable
+        Tokens of the part of each canary that cannot be ranked by it.
+    """
+
+    n: int = 0
+    n_tokens_of_unrankable: list[int] = field(default_factory=list)
+
+    @property
+    def n_unrankable(self) -> int:
+        """Return how many canaries cannot be ranked by this part."""
+        return len(self.n_tokens_of_unrankable)
+
+
+def rankable_parts(
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    settings: ManifestSettings,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[Ranked, RankableParts]:
+    """Count by part the canaries that a manifest with this tokenizer can rank.
+
+    The candidates are those of the manifest, unless the model's context is too short
+    for a canary's row.
+
+    Parameters
+    ----------
+    examples
+        Rows of all tasks; those without a canary count for nothing.
+    settings
+        As of :func:`canary_sets`.
+
+    Raises
+    ------
+    InputError
+        If the tokenizer gives no offsets, or fails on a text.
+    """
+    # A manifest ranks a canary in the first of its rows by id.
+    canary_rows = [example for example in examples if example.canary is not None]
+    canary_rows.sort(key=lambda example: example.id)
+    layouts = layout.Rows(canary_rows, tokenizer, max_length=None)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return token_ids(tokenizer, texts, special_tokens=True)
+
+    records = canary_sets(
+        [(row, True) for row in layouts], settings, encode=encode, progress=progress
+    )
+    counts_by_part: dict[Ranked, RankableParts] = {}
+    for part in RANKED:
+        counts = RankableParts()
+        for record in records:
+            if record["part"] == part:
+                counts.n += 1
+                if not record["candidates"]:
+                    n_tokens = record["n_tokens"]
+                    assert isinstance(n_tokens, int)  # every part has a context
+                    counts.n_tokens_of_unrankable.append(n_tokens)
+        counts_by_part[part] = counts
+    return counts_by_part
 
 
 def _canary_record(

@@ -7,8 +7,12 @@ import sys
 
 import pytest
 
+from spark_audit.checkpoints.chat_template import read_only_tokenizer
 from spark_audit.cli.main import run
+from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
+from spark_audit.manifest.canary_sets import rankable_parts
+from spark_audit.manifest.settings import BuildSettings
 from spark_audit.pipeline.request import shard_of
 
 
@@ -97,6 +101,54 @@ def test_annotate_with_an_own_pattern_and_what_no_rule_knows(tmp_path, capsys):
     assert run(["data", "inject", str(out), "-o", str(tmp_path / "in")]) == 0
     assert run([*arguments, "--pattern", "ORDER"]) == 2
     assert "--pattern: 'ORDER' is no pair; write it as TYPE" in capsys.readouterr().err
+
+
+def test_inject_counts_what_a_tokenizer_cannot_rank(
+    tiny_base, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("spark_audit.data.canary_candidates.MAX_DRAWS", 1500)
+    rows = [
+        {"id": f"{i}", "task": "t", "prompt": f"Text {i}. More.", "response": " a"}
+        | {"split": "train" if i % 2 else "test"}
+        for i in range(16)
+    ]
+    data = tmp_path / "t.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["data", "inject", str(data), "--canaries", "2", "--quiet", "--json"]
+    plain = [*arguments, "-o", str(tmp_path / "plain")]
+    assert run(plain) == 0
+    told_without = capsys.readouterr()
+    told = [*arguments, "-o", str(tmp_path / "told"), "--tokenizer", str(tiny_base)]
+    assert run(told) == 0
+    told_with = capsys.readouterr()
+
+    # It looks at what was injected, and changes nothing of it.
+    injected = (tmp_path / "told" / "t.jsonl").read_bytes()
+    assert injected == (tmp_path / "plain" / "t.jsonl").read_bytes()
+    assert told_with.out == told_without.out
+
+    counts_by_part = rankable_parts(
+        read_examples(tmp_path / "told" / "t.jsonl"),
+        read_only_tokenizer(str(tiny_base)),
+        BuildSettings().recorded(),
+    )
+    wanted = [
+        (str(counts.n_unrankable), str(counts.n))
+        for counts in counts_by_part.values()
+        if counts.n_unrankable
+    ]
+    assert wanted
+    lines_more = set(told_with.err.splitlines()) - set(told_without.err.splitlines())
+    assert sorted(re.findall(r"(\d+) of (\d+)", "\n".join(lines_more))) == sorted(
+        wanted
+    )
+    for row in read_examples(tmp_path / "told" / "t.jsonl"):
+        for span in row.spans:
+            assert row.text[span.start : span.end] not in told_with.err
+
+    missing = tmp_path / "missing"
+    assert run([*plain, "--tokenizer", str(missing)]) == 2
+    assert str(missing) in capsys.readouterr().err
 
 
 def test_no_command_writes_over_its_input(tmp_path, capsys):

@@ -12,10 +12,13 @@ import pytest
 from marked import made_table, make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data import canary_candidates
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
+from spark_audit.data.injection import inject
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.canary_sets import rankable_parts
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for, score
@@ -135,6 +138,27 @@ def test_cut_texts_are_counted_and_said(build):
         "1 rows lost their canary to the context's length",
         "3 of 3 canary parts cannot be ranked: cut off: text longer than the context",
     ]
+
+
+def test_what_cannot_be_ranked_is_known_before_the_training(
+    build, rows, reference, monkeypatch
+):
+    """The counts from rows and a tokenizer alone are those of the manifest."""
+    # So few draws give some parts too few candidates.
+    monkeypatch.setattr(canary_candidates, "MAX_DRAWS", 600)
+    plain = [row for row in rows if row.canary is None]
+    injected, _ = inject(plain, seed=4, rate=0.0, canaries=4)
+    manifest = build(injected, n_candidates=150)
+    counts_by_part = rankable_parts(
+        injected[::-1], reference.tokenizer, manifest.settings
+    )
+    for part, counts in counts_by_part.items():
+        canaries = [canary for canary in manifest.canaries if canary.part == part]
+        unrankable = [canary.n_tokens for canary in canaries if not canary.candidates]
+        assert counts.n == len(canaries) == 4
+        assert sorted(counts.n_tokens_of_unrankable) == sorted(unrankable)
+    n_unrankable = sum(counts.n_unrankable for counts in counts_by_part.values())
+    assert 0 < n_unrankable < len(manifest.canaries)
 
 
 def test_data_without_identifiers_has_no_pairs_and_says_so(build):
