@@ -69,7 +69,7 @@ _COLUMNS_OF_DRAWN: Mapping[str, _DrawnColumns] = {
 }
 """Tables that figures and pages are drawn from -> the columns that they need."""
 
-TEXT_COLUMNS = ("checkpoint", "note", "after", "says", "status", "work")
+TEXT_COLUMNS = ("checkpoint", "note", "after", "says", "status")
 """Columns that hold text in every table that has them."""
 
 _TEXT_OR_NUMBER = "value"
@@ -182,7 +182,7 @@ def _check_values(table: str, record: Mapping[str, object]) -> None:
 
 def _text_columns(table: str) -> tuple[str, ...]:
     """Return the columns of a table that hold text wherever they are."""
-    # Other columns are tasks, one of which may have the name "work" or "status".
+    # Other columns are tasks, one of which may have the name "status".
     if table == ACCURACY_MATRIX:
         return ("checkpoint", "after")
     return TEXT_COLUMNS

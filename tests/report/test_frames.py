@@ -166,9 +166,7 @@ def test_a_name_that_is_no_text_is_refused(name):
         full_report().plot(name)
 
 
-@pytest.mark.parametrize(
-    "task", ["accuracy", "task", "value", "p", "work", "status", "note"]
-)
+@pytest.mark.parametrize("task", ["accuracy", "task", "value", "p", "status", "note"])
 def test_a_task_may_have_the_name_of_a_column(task):
     record = {"checkpoint": "b", "stage": 1, "after": "u", task: 0.0, "u": 0.5}
     report = full_report(tables={"accuracy_matrix": [record]})
