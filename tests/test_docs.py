@@ -1,12 +1,16 @@
 """What README and the pages for contributors show is what the program does."""
 
+import argparse
 import doctest
 import html
 import json
+import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,6 +44,8 @@ PAGES = {
     for path in DOCS.rglob("*.md")
     if path not in PAGES_OF_CONTRIBUTORS
 }
+STUDIES = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
+BENCHMARKS = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
 COMMANDS = conf.commands()
 MOST_LINES = 150
 
@@ -99,6 +105,132 @@ def test_every_command_and_flag_in_the_docs_exists(call):
     assert {flag.replace("_", "-") for flag in flags} <= known | {"--help"}
 
 
+class Parsed(BaseException):
+    """Ends a script where its command line has been parsed."""
+
+
+def parse_only(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a script up to its own parser, which refuses what it does not know.
+
+    Parameters
+    ----------
+    words
+        ``python``, the script or folder from the top of the repository, its arguments.
+    """
+    parse_known_args = argparse.ArgumentParser.parse_known_args
+
+    def parse_and_end(
+        parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None
+    ) -> None:
+        _, unknown = parse_known_args(parser, args, namespace)
+        assert not unknown
+        raise Parsed
+
+    _, script, *arguments = words
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", parse_and_end)
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    with pytest.raises(Parsed):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+
+
+def benchmark_lines(text: str) -> list[str]:
+    """Every call of a script of ours in a page, without variables of the shell."""
+    blocks = "\n".join(code(text)).splitlines()
+    sentences = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    inline = re.findall(r"`([^`\n]+)`", sentences)
+    lines = [line.strip() for line in [*blocks, *inline] if "benchmarks/" in line]
+    calls = [re.sub(r"^([A-Z_]+=\S+ )+", "", line) for line in lines]
+    return [call for call in calls if call.startswith(("python", "benchmarks/"))]
+
+
+PAGES_OF_SCRIPTS = (README, BENCHMARKS, STUDIES)
+BENCHMARK_LINES = sorted(
+    {x for page in PAGES_OF_SCRIPTS for x in benchmark_lines(page)}
+)
+
+
+@pytest.mark.parametrize("line", BENCHMARK_LINES)
+def test_every_line_of_the_benchmarks_is_one_that_its_script_takes(line, monkeypatch):
+    words = shlex.split(line)
+    if words[0] != "python":
+        # The first line of a shell script begins with what it takes, if anything.
+        first_line = (ROOT / words[0]).read_text(encoding="utf-8").splitlines()[1]
+        usage, _, _ = first_line.partition(":")
+        if Path(words[0]).name not in usage:
+            usage = ""
+        required, _, optional = usage.partition("[")
+        n_required = len(re.findall(r"\b[A-Z]{3,}\b", required))
+        n_optional = len(re.findall(r"\b[A-Z]{3,}\b", optional))
+        assert n_required <= len(words) - 1 <= n_required + n_optional
+        return
+
+    script = ROOT / words[1]
+    if script.is_file() and "argparse" not in script.read_text(encoding="utf-8"):
+        assert words[2:] == []
+        return
+    try:
+        parse_only(words, monkeypatch)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is installed for benchmarks alone")
+
+
+STUB = """#!/bin/sh
+printf '%s\\0' "$(basename "$0")" "$@" >> "$CALLS"
+printf '\\n\\0' >> "$CALLS"
+"""
+
+
+@pytest.fixture(scope="module")
+def calls_of_studies(tmp_path_factory) -> list[list[str]]:
+    """What each line of the study page calls, as a shell expands it."""
+    folder = tmp_path_factory.mktemp("studies")
+    programs = folder / "programs"
+    programs.mkdir()
+    for program in ("spark-audit", "spark-train", "python"):
+        (programs / program).write_text(STUB)
+        (programs / program).chmod(0o755)
+    # What the lines look for: two tasks, rows of before, and runs of a sweep.
+    for name in ("raw/fomc", "raw/yahoo", "data/imported", "runs/sweep/one"):
+        (folder / name).mkdir(parents=True)
+    (folder / "data/imported/fomc.jsonl").touch()
+
+    calls = folder / "calls"
+    search_path = f"{programs}:{os.environ['PATH']}"
+    subprocess.run(
+        ["bash", "-eu", "-c", "\n".join(code(STUDIES, "bash"))],
+        cwd=folder,
+        env={**os.environ, "PATH": search_path, "CALLS": str(calls)},
+        check=True,
+    )
+    words = calls.read_text(encoding="utf-8").split("\0")[:-1]
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word == "\n":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found[:-1]
+
+
+def test_every_line_of_the_studies_is_one_that_its_program_takes(
+    calls_of_studies, monkeypatch
+):
+    """Loops, braces and variables are the shell's; a typed option is the program's."""
+    audits = [*sa.audits.AUDITS, *conf.main.COMMAND_GROUPS, "all"]
+    apps = {
+        "spark-audit": conf.main.command_app(audits),
+        "spark-train": conf.training.command_app([]),
+    }
+    # Three studies, two tasks, 13 runs of the sweep, and what is audited.
+    counts = Counter(program for program, *_ in calls_of_studies)
+    assert counts == {"python": 3, "spark-audit": 2 + 1 + 2 + 2, "spark-train": 12}
+    for program, *arguments in calls_of_studies:
+        if program == "python":
+            parse_only([program, *arguments], monkeypatch)
+        else:
+            apps[program].parse_args(arguments, exit_on_error=False, print_error=False)
+
+
 def test_options_named_in_the_text_exist():
     options = [one for command in COMMANDS.values() for one in conf.options(command)]
     known = {name for one in options for name in one.names} | {
@@ -110,10 +242,14 @@ def test_options_named_in_the_text_exist():
     # The guide for contributors names some of pytest, of mypy and of its example,
     # and README one of pip.
     known |= {"--accept", "--dist", "--strict", "--quantile", "--no-compile"}
-    known |= {*re.findall(r"--[a-z-]+", claims_parser().format_help())}
+    known |= {*re.findall(r"--[a-z0-9-]+", claims_parser().format_help())}
+    # Those of benchmarks, and of what runs them.
+    for script in (ROOT / "benchmarks").glob("*.py"):
+        known |= {*re.findall(r'"(--[a-z-]+)"', script.read_text(encoding="utf-8"))}
     # In code of a sentence: blocks are looked at call by call.
-    sentences = re.sub(r"^ *```.*?^ *```$", "", "".join(READ), flags=re.M | re.S)
-    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", sentences))
+    pages = "".join((*READ, STUDIES, BENCHMARKS))
+    sentences = re.sub(r"^ *```.*?^ *```$", "", pages, flags=re.M | re.S)
+    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", sentences))
     assert not flags - known - {"--help", "--install-completion"}
 
 
