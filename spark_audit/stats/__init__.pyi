@@ -14,6 +14,10 @@ from .conformal import discoveries as discoveries
 from .duplicates import duplicate_groups as duplicate_groups
 from .epsilon_bounds import candidate_guess_bound as candidate_guess_bound
 from .epsilon_bounds import one_run_bound as one_run_bound
+from .equivalence import Equivalence as Equivalence
+from .equivalence import margin_to_expect as margin_to_expect
+from .equivalence import mean_within as mean_within
+from .equivalence import two_one_sided_tests as two_one_sided_tests
 from .estimate import Estimate as Estimate
 from .intervals import clopper_pearson as clopper_pearson
 from .intervals import rate_estimate as rate_estimate
