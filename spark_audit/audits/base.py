@@ -134,6 +134,9 @@ class Audit(CheckedFields, ABC):
         the base, or trained rows with held-out ones.
     naming_score
         Variant of its scores that names single rows as trained on; empty: none.
+    verdicts
+        Words that it has for what it concludes of a checkpoint, in the order in which
+        they are decided; empty: its claims alone. Rules of the gate name them.
 
     disclosure_step
         Least number of steps by which shared files round a share. It is 2 where a row
@@ -181,6 +184,7 @@ class Audit(CheckedFields, ABC):
     claims: ClassVar[bool] = True
     voided_by_setup: ClassVar[bool] = True
     naming_score: ClassVar[str] = ""
+    verdicts: ClassVar[tuple[str, ...]] = ()
 
     disclosure_step: ClassVar[int] = 2
     table_rules: ClassVar[Mapping[str, TableRule]] = {}
@@ -214,6 +218,16 @@ class Audit(CheckedFields, ABC):
         str
             The last part of the key ``audit.NAME.than.PART``, such as ``base``. Empty:
             ``audit.NAME.than`` covers all effects, or there is no comparison.
+        """
+        del finding
+        return ""
+
+    @classmethod
+    def verdict_of(cls, finding: Finding) -> str:
+        """Return the word of ``verdicts`` for a finding; empty: it has none.
+
+        It is asked for once the claim is corrected over the report, and again once
+        setup guards have voided claims.
         """
         del finding
         return ""
@@ -386,6 +400,18 @@ class Audit(CheckedFields, ABC):
         """Reject options that name an unknown checkpoint."""
         del names
 
+    def check_manifest(self, manifest: Manifest) -> None:
+        """Reject options that do not fit the whole manifest, before any scoring."""
+        del manifest
+
+    def rows_to_forget(self, manifest: Manifest) -> frozenset[str]:
+        """Return the ids of trained rows that a checkpoint should have forgotten.
+
+        Setup guards do not expect them to be learned, nor to be likely.
+        """
+        del manifest
+        return frozenset()
+
     def why_nothing(self, manifest: Manifest) -> str:
         """Return why the manifest contains nothing to score."""
         return self.nothing
@@ -470,6 +496,7 @@ class Audit(CheckedFields, ABC):
         """
         _check_tables(tables)
         full_manifest = original(read_manifest(manifest))
+        self.check_manifest(full_manifest)
         preset = preset or full_manifest.settings.preset
         context = Context(
             baselines={},
@@ -499,7 +526,10 @@ class Audit(CheckedFields, ABC):
         options = asdict(self)
         if "replicates" in options:
             options["replicates"] = context.replicates
-        findings = corrected(result.findings)
+        findings = []
+        for finding in corrected(result.findings):
+            verdict = self.verdict_of(finding)
+            findings.append(finding.copy_unchecked(verdict=verdict))
         return replace(
             result,
             settings={**options, **result.settings},

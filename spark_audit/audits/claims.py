@@ -18,7 +18,12 @@ from typing import TypeAlias, TypeVar
 from spark_audit.names import entry_of, is_untrained
 from spark_audit.results import Finding, Row
 from spark_audit.results.findings import ALPHA as ALPHA
-from spark_audit.results.findings import DETECTED, SEVERITY, UNUSABLE
+from spark_audit.results.findings import (
+    DETECTED,
+    SEVERITY,
+    SHOWN_BY_TEST,
+    UNUSABLE,
+)
 from spark_audit.stats.at_most import at_most
 from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.multiple_tests import holm_by_key
@@ -93,8 +98,9 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
 def _claiming(finding: Finding, p_adjusted: float, n_tests: int) -> Finding:
     """Return a primary finding with the claim that its corrected p allows."""
     is_detection = SEVERITY[finding.alone] >= DETECTED
+    is_shown_by_test = is_detection or finding.alone in SHOWN_BY_TEST
     claim = finding.alone
-    if is_detection and p_adjusted >= ALPHA:
+    if is_shown_by_test and p_adjusted >= ALPHA:
         claim = "nothing_shown"
     return finding.model_copy(
         update={"p_adjusted": p_adjusted, "claim": claim, "tests": n_tests}
@@ -104,7 +110,7 @@ def _claiming(finding: Finding, p_adjusted: float, n_tests: int) -> Finding:
 def _claiming_outside(finding: Finding) -> Finding:
     """Return a finding outside of the family with the claim that it can make."""
     is_detection = SEVERITY[finding.alone] >= DETECTED
-    if not is_detection:
+    if not is_detection and finding.alone not in SHOWN_BY_TEST:
         return finding
 
     # What was trained on no row has learned none.

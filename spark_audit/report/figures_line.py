@@ -22,7 +22,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 def with_figures(report: ReportT) -> ReportT:
-    """Return a report with new lines of figures in all findings.
+    """Return a report with new lines of figures and verdicts in all findings.
 
     Earlier lines are ignored: figures may have been corrected, voided or rounded since,
     and a file may come from somebody else.
@@ -32,6 +32,10 @@ def with_figures(report: ReportT) -> ReportT:
         line = figures_line(finding)
         if finding.figures != line:
             finding = finding.copy_unchecked(figures=line)
+        # A verdict follows from the claim, and from what a setup guard voided.
+        verdict = about(finding.audit).verdict_of(finding)
+        if finding.verdict != verdict:
+            finding = finding.copy_unchecked(verdict=verdict)
         findings.append(finding)
 
     return report.copy_unchecked(findings=findings)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from spark_audit.audits import about
@@ -235,6 +235,18 @@ def cell_of(tried: Tried) -> MatrixCell:
     ``not tested``  ``not tested``, and why
     any other       ``void``, and why
     ==============  =======================================================
+    """
+    cell = _cell_of_outcome(tried)
+    # An audit that has words for what it concludes shows them in place of an effect.
+    if tried.finding is not None and tried.finding.verdict:
+        return replace(cell, effect=tried.finding.verdict)
+    return cell
+
+
+def _cell_of_outcome(tried: Tried) -> MatrixCell:
+    """Return the cell of an attack with its effect, or how much could still be there.
+
+    The table of :func:`cell_of` says which kind it has.
     """
     if tried.outcome == "FOUND" and tried.finding is not None:
         return _cell_of_found(tried, tried.finding)

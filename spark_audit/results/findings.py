@@ -40,11 +40,13 @@ Claim = Literal[
     "verbatim",
     "memory",
     "membership",
+    "suppressed",
     "betrays",
     "confounded",
     "suppressed_kind",
     "formats",
     "moved",
+    "erased",
     "nothing_shown",
     "not_tested",
 ]
@@ -52,10 +54,13 @@ Claim = Literal[
 
 ``verbatim``: it gives identifiers back word by word. ``memory``: trained identifiers or
 canaries are likelier than held-out ones. ``membership``: trained rows can be told from
-held-out ones. ``betrays``: trained identifiers are less likely than held-out ones,
-which tells whose they are. ``confounded``: the difference may have another cause than
-training. ``suppressed_kind``, ``formats``: identifiers as a kind became less likely, or
-likelier, but no memory is shown. ``moved``: a figure changed, which alone is no leak.
+held-out ones. ``suppressed``: rows that should be forgotten cannot be told any more,
+but a short training on other rows, or rounding, brings them back. ``betrays``: trained
+identifiers are less likely than held-out ones, which tells whose they are.
+``confounded``: the difference may have another cause than training.
+``suppressed_kind``, ``formats``: identifiers as a kind became less likely, or likelier,
+but no memory is shown. ``moved``: a figure changed, which alone is no leak.
+``erased``: what remains of rows that should be forgotten lies within a declared margin.
 ``nothing_shown``: the test detects nothing. ``not_tested``: there was no test.
 """
 
@@ -63,11 +68,13 @@ SEVERITY: Mapping[str, int] = {
     "verbatim": 6,
     "memory": 5,
     "membership": 4,
+    "suppressed": 4,
     "betrays": 3,
     "confounded": 2,
     "suppressed_kind": 2,
     "formats": 2,
     "moved": 2,
+    "erased": 1,
     "nothing_shown": 1,
     "not_tested": 0,
 }
@@ -78,6 +85,10 @@ ALPHA = 0.05
 
 DETECTED = 3
 """Claims of at least this severity are detections, which no output may leave out."""
+
+SHOWN_BY_TEST = ("erased",)
+"""Claims that are no detections, but need a p that holds once corrected, too: they say
+that something is shown to be absent."""
 
 UNUSABLE: tuple[Status, ...] = ("invalid", "void")
 """Statuses of figures that allow no conclusion: a finding on them has severity 0."""
@@ -244,6 +255,9 @@ class Finding(Rendered, Figure):
     others that of their contrast."""
     tests: Count = 0
     """Primary tests of the report that p is corrected over."""
+    verdict: Text = ""
+    """The word of its audit for what it concludes of the checkpoint, as `REMEMBERED`;
+    empty: its audit has none. It is worked out again whenever a report is read."""
     figures: Text = ""
     """Its figures in one line, for readers, as they stand here: estimate and interval,
     the value without a leak, p, sizes, and what could still be there. It is worked out
@@ -470,8 +484,9 @@ class Finding(Rendered, Figure):
         is_primary_detection = is_detection and self.family == "primary"
         if is_primary_detection and self.p is None:
             raise ValueError("a primary detection has its p")
-        if not is_detection and self.claim != self.alone:
-            raise ValueError("only a detection can be taken away")
+        is_shown_by_test = is_detection or self.alone in SHOWN_BY_TEST
+        if not is_shown_by_test and self.claim != self.alone:
+            raise ValueError("only what a test shows can be taken away")
         return self
 
     @classmethod

@@ -24,6 +24,7 @@ from spark_audit.names import (
     CheckpointName,
     check_known,
     entry_of,
+    is_untrained,
     series_of,
 )
 from spark_audit.report.disclosure.shared import disclosed
@@ -32,10 +33,12 @@ from spark_audit.report.gate.verdicts import (
     GatedFigure,
     RuleState,
     RuleVerdict,
+    has_no_verdict,
     judge_change,
     judge_claim,
     judge_figure,
     judge_guard,
+    judge_verdict,
     rows_of_rule,
 )
 from spark_audit.results import Contrast, Report, Row, grouped
@@ -203,6 +206,8 @@ def _judge(
         return judge_claim(report.exact, rule, name)
     if rule.guard:
         return judge_guard(report.exact, report.shared, rule, name)
+    if rule.verdict:
+        return judge_verdict(report.exact, rule, name)
     if rule.change:
         return judge_change(rule, figures)
     return judge_figure(report.exact, rule, figures)
@@ -311,6 +316,9 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
     # The base was not trained on audited rows.
     if rule.claim or rule.guard:
         return render("gate.base") if name == BASE else ""
+    if rule.verdict:
+        is_untested = is_untrained(name) or has_no_verdict(report, rule.audit, name)
+        return render("gate.without_verdict") if is_untested else ""
 
     # The base may have the row of a figure, without a value.
     rows_of_name = [row for row in rows if row.checkpoint == name]

@@ -10,6 +10,8 @@ Rule                                                It trips where ...
 ``claim OP CLAIM``                                  a claim is made of such a severity
 ``guard trained_rows_fit``                          trained rows fit no better than
                                                     held-out ones
+``AUDIT = VERDICT``, ``AUDIT != VERDICT``           the audit's verdict is this one, or
+                                                    another one, as of ``erasure``
 ==================================================  ================================
 
 Behind a metric, ``[type=EMAIL]`` or ``[type=*]`` names a group of the rows, or each
@@ -70,6 +72,11 @@ _CLAIM = re.compile(
 
 _GUARD = re.compile(rf"\s*guard\s+(?P<guard>\w+){_SCOPE}")
 
+_VERDICT = re.compile(
+    rf"\s*(?P<audit>\w+)\s*(?P<operator>==?|!=)\s*"
+    rf"(?P<verdict>[A-Z]+(?: [A-Z]+)*){_SCOPE}"
+)
+
 _FIGURE = re.compile(
     rf"\s*(?P<figure>\S+?){_GROUP}\s*"
     rf"(?P<operator>{_OPERATOR}|\s(?:rose|fell)\s+by\s)\s*"
@@ -78,8 +85,8 @@ _FIGURE = re.compile(
 
 RULE_SHAPE = (
     "write AUDIT.METRIC[.VARIANT].value|low|high|p OP NUMBER, AUDIT.METRIC[.VARIANT] "
-    "rose by NUMBER, claim OP CLAIM or guard NAME [for CHECKPOINT | except CHECKPOINT, "
-    "...]"
+    "rose by NUMBER, claim OP CLAIM, guard NAME or AUDIT = VERDICT [for CHECKPOINT | "
+    "except CHECKPOINT, ...]"
 )
 
 GUARDS = (TRAINED_ROWS_FIT,)
@@ -91,7 +98,7 @@ CHANGES = ("rose", "fell")
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule as it was read: on a figure, on its change, on claims, or on a guard.
+    """A rule as it was read: on a figure or its change, a claim, guard or verdict.
 
     Attributes
     ----------
@@ -107,8 +114,8 @@ class Rule:
     audit, metric, variant, field
         The figure, and which of :data:`FIELDS` is its number. Empty in rules on claims
         and guards.
-    claim, guard
-        The claim, or the guard, of a rule on one; else empty.
+    claim, guard, verdict
+        The claim, the guard, or the verdict of an audit, of a rule on one; else empty.
     group
         The group of rows, as reports name it; ``type:*`` is each type.
     """
@@ -124,6 +131,7 @@ class Rule:
     field: str = ""
     claim: str = ""
     guard: str = ""
+    verdict: str = ""
     group: str = "pooled"
 
     @property
@@ -150,7 +158,9 @@ def parse_rule(text: str) -> Rule:
     """
     where = f"--fail-if {text!r}"
     # The form of a figure is the widest: the others are tried first.
-    match = _CLAIM.fullmatch(text) or _GUARD.fullmatch(text) or _FIGURE.fullmatch(text)
+    narrow = (_CLAIM, _GUARD, _VERDICT)
+    matches = [expression.fullmatch(text) for expression in (*narrow, _FIGURE)]
+    match = next((found for found in matches if found is not None), None)
     if match is None:
         raise InputError("is no rule", where=where, fix=RULE_SHAPE)
 
@@ -158,6 +168,8 @@ def parse_rule(text: str) -> Rule:
         return _claim_rule(text.strip(), match, where)
     if match.re is _GUARD:
         return _guard_rule(text.strip(), match, where)
+    if match.re is _VERDICT:
+        return _verdict_rule(text.strip(), match, where)
     return _figure_rule(text.strip(), match, where)
 
 
@@ -204,6 +216,36 @@ def _guard_rule(text: str, match: re.Match[str], where: str) -> Rule:
         checkpoint=_names_behind("for", match),
         but=_names_behind("except", match),
         guard=guard,
+    )
+
+
+def _verdict_rule(text: str, match: re.Match[str], where: str) -> Rule:
+    """Return a rule on the verdict of an audit.
+
+    Raises
+    ------
+    InputError
+        If there is no such audit, or it has no such verdict.
+    """
+    audit = match["audit"]
+    one_of(audit, where, audit_names())
+    verdicts = about(audit).verdicts
+    if not verdicts:
+        with_verdicts = [name for name in audit_names() if about(name).verdicts]
+        raise InputError(
+            f"{audit} gives no verdict",
+            where=where,
+            fix=choose(audit, with_verdicts),
+        )
+    one_of(match["verdict"], where, verdicts)
+    return Rule(
+        text=text,
+        operator="!=" if match["operator"] == "!=" else "==",
+        bound=0.0,
+        checkpoint=_names_behind("for", match),
+        but=_names_behind("except", match),
+        audit=audit,
+        verdict=match["verdict"],
     )
 
 

@@ -17,6 +17,7 @@ from spark_audit.audits import about
 from spark_audit.audits.trained_rows import training_of
 from spark_audit.report.checkpoint_states import untested
 from spark_audit.report.gate.rules import OPERATORS, Rule
+from spark_audit.report.tried import method_of
 from spark_audit.results import Contrast, Finding, Report, Row, number
 from spark_audit.results.rows import WITHHELD
 from spark_audit.sentences import render
@@ -222,6 +223,42 @@ def _violates(rule: Rule, finding: Finding) -> bool:
     if rule.operator == "!=":
         return finding.claim != rule.claim
     return OPERATORS[rule.operator](finding.severity, rule.bound)
+
+
+def judge_verdict(report: Report, rule: Rule, name: str) -> RuleVerdict:
+    """Return whether the verdict of an audit trips a rule; without one, it is missing.
+
+    Of a method with several seeds, each verdict counts.
+    """
+    verdicts = []
+    for finding in report.findings:
+        if finding.audit == rule.audit and method_of(finding.checkpoint) == name:
+            verdicts.append(finding.verdict)
+    given = [verdict for verdict in verdicts if verdict]
+    if not given:
+        return RuleVerdict("missing", render("gate.no_verdict", audit=rule.audit))
+
+    is_other = rule.operator == "!="
+    tripping = [verdict for verdict in given if (verdict != rule.verdict) == is_other]
+    if tripping:
+        return RuleVerdict("tripped", ", ".join(dict.fromkeys(tripping)))
+    if report.status == "partial":
+        return RuleVerdict("missing", render("gate.partial"))
+    return RuleVerdict("ok", ", ".join(dict.fromkeys(given)))
+
+
+def has_no_verdict(report: Report, audit: str, name: str) -> bool:
+    """Return whether an audit tested a checkpoint, but gives no verdict on it.
+
+    Those are models that it compares others with, and copies of checkpoints.
+    """
+    findings = [
+        finding
+        for finding in report.findings
+        if finding.audit == audit and method_of(finding.checkpoint) == name
+    ]
+    tested = [finding for finding in findings if finding.claim != "not_tested"]
+    return bool(tested) and not any(finding.verdict for finding in findings)
 
 
 def judge_guard(report: Report, shared: Report, rule: Rule, name: str) -> RuleVerdict:
