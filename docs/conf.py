@@ -108,6 +108,7 @@ docs/audits/mia
 docs/audits/other-tools
 docs/audits/extract
 docs/audits/series
+docs/audits/erasure
 docs/audits/stages
 docs/audits/rank
 docs/audits/nll

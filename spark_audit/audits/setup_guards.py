@@ -39,6 +39,7 @@ from spark_audit.audits.setup_units import (
 )
 from spark_audit.audits.supervision_guards import supervision_guards
 from spark_audit.audits.trained_rows import fits_of_parts, trained_rows_guards
+from spark_audit.manifest.file import restricted_to
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
     ANY_NAME,
@@ -89,6 +90,7 @@ def setup_guards(
     *,
     names: Mapping[str, str],
     weights: Mapping[str, str],
+    rows_to_forget: Collection[str] = (),
 ) -> list[Guard]:
     """Return the failed setup guards, and the guards on the fit of trained rows.
 
@@ -98,8 +100,15 @@ def setup_guards(
         Name of a checkpoint in the report -> its name among the tables.
     weights
         SHA-256 of weights by name among the tables, the base's too, where known.
+    rows_to_forget
+        Ids of trained rows that a checkpoint should have forgotten. They are no sign of
+        a fault, however likely or unlikely they are: only the base is asked about them.
     """
     identifiers = identifiers_of_rows(manifest)
+    rows_to_learn = manifest
+    if rows_to_forget:
+        ids = {row_id for row_id in manifest.by_id if row_id not in rows_to_forget}
+        rows_to_learn = restricted_to(manifest, ids)
     vocabulary = manifest.reference.usable_vocab
     checks: list[Check] = []
     fits: dict[str, dict[str, Memory]] = {}
@@ -126,7 +135,7 @@ def setup_guards(
         table = tables[table_name].get(Pass())
         if table is None:
             continue
-        units = scored_units(table, base_table, manifest, identifiers)
+        units = scored_units(table, base_table, rows_to_learn, identifiers)
         has_scores_of_base = units["max_difference"].max() <= REPRODUCED
         if has_scores_of_base:
             checks.append(Check(BASE_READ, name, base_is_checkpoint("scores")))
@@ -135,7 +144,7 @@ def setup_guards(
         checks += _checks_of_units(name, units, base_units, vocabulary)
         # Further training on other rows hides what the model learned before.
         if CheckpointName.parse(name).derived != RELEARN:
-            fits[name] = fits_of_parts(table, base_table, manifest)
+            fits[name] = fits_of_parts(table, base_table, rows_to_learn)
 
     # Report only failures of these checks, but always the fit of trained rows.
     failed = [_failed_guard(check) for check in checks if check.fault is not None]

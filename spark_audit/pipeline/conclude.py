@@ -236,8 +236,19 @@ def _setup_guards(
         if not is_derived and facts.weights_sha256 != NOT_HASHED:
             weights[facts.name] = facts.weights_sha256
 
+    # Nobody expects a checkpoint to fit rows that it should have forgotten.
+    rows_to_forget = frozenset[str]()
+    for audit in job.request.audits:
+        rows_to_forget |= audit.rows_to_forget(job.view)
+
     with job.clock("statistics: setup"):
-        return setup_guards(tables, job.view, names=scored_names, weights=weights)
+        return setup_guards(
+            tables,
+            job.view,
+            names=scored_names,
+            weights=weights,
+            rows_to_forget=rows_to_forget,
+        )
 
 
 def manifest_facts(manifest: Manifest) -> ManifestFacts:

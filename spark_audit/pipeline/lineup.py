@@ -177,6 +177,8 @@ def make_plans(
         In the order of ``audits``; pass -> keys of its items.
     """
     is_paper = (preset or manifest.settings.preset) == "paper"
+    for audit in audits:
+        audit.check_manifest(manifest)
     plans = [audit.plan(manifest, paper=is_paper) for audit in audits]
     if limit is None:
         return manifest, plans
@@ -249,7 +251,8 @@ def with_order(request: Request, lineup: Lineup, manifest: Manifest) -> Request:
     common_order = ",".join(task for task in first_order if task in known_tasks)
     audits = []
     for audit in request.audits:
-        if audit.of_series and hasattr(audit, "order"):
+        # An audit that is of no series may ask for the task of a stage, too.
+        if hasattr(audit, "order"):
             order = audit.order or common_order or None
             audit = replace(audit, **{"order": order})
         audits.append(audit)

@@ -360,6 +360,26 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
         },
         values={"nll": SCORE_RANGE, "trained_at": SCORED_COUNT, "texts": SCORE_RANGE},
     ),
+    "erasure.parquet": EvidenceLayout(
+        units={
+            **_IDENTIFIER_COLUMNS,
+            "part": TEXT,
+            "side": TEXT,
+            "request": TEXT,
+            "example": TEXT,
+            "text_auc": FREE_OR_NONE,
+            "n_tokens": POSITIVE,
+            "ref_sum": FREE,
+        },
+        values={
+            "nll_sum": SCORE_RANGE,
+            "first": SCORED_COUNT,
+            "exact": SCORED_SHARE,
+            "strength": SCORED_SHARE,
+            "mink": SCORE_RANGE,
+        },
+        facts={"vocabulary": _is_count, "left_out": _is_count, "shared": _is_count},
+    ),
     "utility.parquet": EvidenceLayout(
         units={
             "example": TEXT,

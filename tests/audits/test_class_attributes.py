@@ -35,12 +35,14 @@ def test_the_claims_and_roles_of_our_audits():
         "mia": "membership",
         "extract": "verbatim",
         "series": "membership",
+        "erasure": "memory",
     }
     of_people = {audit.name for audit in AUDITS if audit.attacks_identifiers}
     assert of_people == {"matched", "twins", "extract"}
     assert [audit.name for audit in AUDITS if audit.memory_metric] == ["matched"]
     assert [audit.name for audit in AUDITS if audit.needs_canaries] == ["canary"]
-    assert [audit.name for audit in AUDITS if audit.sees_relearned_base] == ["matched"]
+    relearned = [audit.name for audit in AUDITS if audit.sees_relearned_base]
+    assert relearned == ["matched", "erasure"]
     assert [audit.name for audit in AUDITS if not audit.sees_base] == ["stages"]
     assert [audit.name for audit in AUDITS if audit.naming_score] == ["mia"]
     assert [audit.name for audit in AUDITS if not audit.voided_by_setup] == ["utility"]

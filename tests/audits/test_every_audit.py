@@ -9,7 +9,7 @@ never from the audit, and which way a figure must move from its
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any, TypeAlias
 
@@ -34,9 +34,27 @@ QUICK = {"placebo_draws": 2, "rematched": False, "blind_permutations": 20}
 EVERY = pytest.mark.parametrize("audit", AUDITED)
 
 
+def options_of(audit: str, world: World, names: Iterable[str] = ()) -> dict[str, Any]:
+    """What an audit must be told, as nobody can guess it."""
+    tasks = dict.fromkeys(example.task for example in world.manifest.examples)
+    # It guesses no order; the others take that in which tasks first appear.
+    if audit == "series":
+        return {"order": ",".join(tasks)}
+    # All that ``leaky`` knows should be forgotten: ``clean`` is the one after that.
+    if audit == "erasure":
+        before = next((name for name in names if name in ("leaky", "alpha")), "leaky")
+        forget = tuple(sorted(f"task={task}" for task in tasks))
+        return {"forget": forget, "before": before}
+    return {}
+
+
+def planned(audit: str, world: World) -> Any:
+    return plan(audit, world.manifest, **options_of(audit, world))
+
+
 def tables_of(world: World, audit: str, *, shuffled: bool = False) -> dict[str, Any]:
     """Checkpoint -> pass -> table, of all that the audit's plan asks for."""
-    wanted = plan(audit, world.manifest)
+    wanted = planned(audit, world)
     assert wanted, f"{audit} finds nothing to score here: give this world some of it"
     names = [*CHECKPOINTS]
     if about(audit).of_series:
@@ -131,10 +149,8 @@ def audited(
     baseline: str | Mapping[str, str] = "clean",
     **more: Any,
 ) -> AuditResult:
-    tasks = dict.fromkeys(example.task for example in world.manifest.examples)
-    # It guesses no order; the others take that in which tasks first appear.
-    order = {"order": ",".join(tasks)} if audit == "series" else {}
-    (chosen_audit,) = chosen(audit, **QUICK, **order)
+    options = options_of(audit, world, tables)
+    (chosen_audit,) = chosen(audit, **QUICK, **options)
     return chosen_audit(tables, world.manifest, baseline=baseline, **more)
 
 
@@ -337,8 +353,8 @@ def test_the_paper_preset_decides_by_percentiles(audit, world, usual):
         for key, row in figures(paper, {}).items()
         if key in usual_rows and row.interval_method != usual_rows[key].interval_method
     }
-    # Memory by stage has no bootstrap.
-    assert ("percentile" in became) == (audit != "stages")
+    # Memory by stage has no bootstrap, nor has what remains of rows.
+    assert ("percentile" in became) == (audit not in ("stages", "erasure"))
 
 
 @EVERY
@@ -379,7 +395,7 @@ def test_a_row_that_stands_twice_is_no_second_cluster(audit, world, usual):
         if key not in doseless(rows_before):
             continue
         assert rows_after[key].clusters == row.clusters, key
-    passes = plan(audit, world_with_copies.manifest).values()
+    passes = planned(audit, world_with_copies).values()
     if any(key.endswith("'") for keys in passes for key in keys):
         assert any(
             rows_after[key].n > rows_before[key].n for key in doseless(rows_before)
@@ -404,9 +420,10 @@ def test_where_there_is_nothing_to_score_the_reason_is_told(audit, world):
         example |= {"spans": [], "low": []}
     content |= {"membership": {"members": [], "non_members": []}}
     content |= dict.fromkeys(("pairs", "unmatched", "canaries", "twins"), [])
-    empty = World(content, world.reference).manifest
-    assert plan(audit, empty) == {}
-    result = audited(audit, World(content, world.reference), {"x": {}})
+    empty_world = World(content, world.reference)
+    empty = empty_world.manifest
+    assert planned(audit, empty_world) == {}
+    result = audited(audit, empty_world, {"x": {}})
     audit_class = about(audit)
     assert {row.metric for row in result.results} >= {
         metric.name for metric in audit_class.metrics if metric.missing

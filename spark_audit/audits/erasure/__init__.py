@@ -1,0 +1,1 @@
+"""The audit of erasure: whether what should be forgotten was forgotten."""

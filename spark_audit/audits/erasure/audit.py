@@ -1,0 +1,566 @@
+"""The audit of erasure: whether what should be forgotten really was.
+
+Rows that a model was trained on and should have forgotten are compared with rows that
+it never read, on the model before erasure, on each one after it, and on copies of these
+(``--relearn``, ``--quantize``). Each model after erasure gets a verdict
+(:mod:`~spark_audit.audits.erasure.verdicts`), with an error of at most 5%.
+
+==================  ====================================================================
+file                what stands there
+==================  ====================================================================
+``forget_set``      which rows should be forgotten
+``units``           parts of rows, on three sides: the evidence
+``comparison``      the remaining difference, and the tests on it
+``setup``           mistakes of the setup
+``verdicts``        what the tests come to
+``findings``        findings, and the words of verdicts
+``figures``         costs, requests, and scores that papers on unlearning report
+``field_scores``    those scores, for one row
+==================  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+from cyclopts import Parameter
+
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
+from spark_audit.audits.erasure.comparison import (
+    NO_REFERENCE,
+    Comparison,
+)
+from spark_audit.audits.erasure.figures import (
+    NO_RANKS,
+    cost_estimates,
+    field_estimates,
+    privleak_estimate,
+    request_records,
+)
+from spark_audit.audits.erasure.findings import (
+    VERDICTS,
+    CheckpointFigures,
+    erasure_finding,
+    reference_finding,
+    verdict_of,
+)
+from spark_audit.audits.erasure.forget_set import (
+    check_forget_set,
+    file_of,
+    forget_set,
+    is_file,
+    requests_of,
+)
+from spark_audit.audits.erasure.setup import setup_result
+from spark_audit.audits.erasure.units import (
+    FORGET,
+    IDENTIFIERS,
+    LOW,
+    RESPONSE,
+    RETAINED,
+    ROW,
+    RowSides,
+    erasure_units,
+    sides_of_rows,
+)
+from spark_audit.audits.erasure.verdicts import (
+    CheckpointTests,
+    Margin,
+    erasure_verdict,
+    margin_of,
+    tests_of,
+)
+from spark_audit.audits.setup_faults import Fault, broken_fault
+from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import (
+    BASE,
+    NEVER,
+    RELEARNED_BASE,
+    CheckpointName,
+    check_known,
+    is_untrained,
+    original_of,
+)
+from spark_audit.results import AuditResult, Finding, Row
+from spark_audit.results.audit_result import TableRecord
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass
+from spark_audit.stats.equivalence import margin_to_expect
+from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.intervals import rate_estimate
+
+PARTS = (ROW, RESPONSE, IDENTIFIERS)
+"""Variants of the remaining difference."""
+
+SIDES = (FORGET, NEVER, RETAINED)
+"""Variants of figures by side of the rows."""
+
+_of_parts = partial(Metric, unit="nats", variants=PARTS)
+_share_by_side = partial(Metric, bounds=(0.0, 1.0), learned=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Erasure(Audit):
+    """Whether rows that should be forgotten can be told from rows never trained on.
+
+    The evidence is one line per checkpoint and part of a row: the columns are
+    ``UNIT_COLUMNS`` of :mod:`~spark_audit.audits.erasure.units`, and the scores those
+    of ``ErasureUnits.scores`` there. Facts of the evidence: ``vocabulary``, tokens that
+    a model chooses from; ``left_out`` and ``shared``, the counts ``n_left_out`` and
+    ``n_shared`` of ``ErasureUnits``.
+
+    For the class attributes see :class:`~spark_audit.audits.base.Audit`.
+    """
+
+    name = "erasure"
+    metrics = (
+        _of_parts(
+            "remaining", learned=-1, no_effect=0.0, missing=(ROW,), glance=(ROW,)
+        ),
+        Metric("change", "nats", learned=-1, variants=(FORGET, NEVER)),
+        Metric("margin", "nats", alone=True),
+        Metric("smallest_margin", "nats", alone=True),
+        Metric("cost", "nats", variants=(RETAINED, NEVER)),
+        _share_by_side("written", rate=True, variants=(FORGET, NEVER)),
+        Metric(
+            "auc",
+            "AUC",
+            bounds=(0.0, 1.0),
+            learned=1,
+            no_effect=0.5,
+            variants=("row", "mink40"),
+        ),
+        _share_by_side("exact_memorisation", variants=SIDES),
+        _share_by_side("extraction_strength", variants=SIDES),
+        Metric("privleak", "%", learned=-1, no_effect=0.0),
+    )
+    nothing = "the manifest has no row to forget, or none was held out to compare with"
+    unscored = "its texts were not scored"
+    over = "forget rows compared with held-out rows"
+    counts = "tokens"
+    sees_relearned_base = True
+    covers = ("remaining", "clusters")
+    sides = ("forget", "held_out")
+    strongest_claim = "memory"
+    memory = True
+    unit = "nats per token"
+    example = "--ckpt before=runs/m0 after=runs/m1 --before before --forget ids.txt"
+    verdicts = VERDICTS
+
+    forget: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="FILE|task=NAME|stage=K...",
+            help="what should be forgotten: a file of ids (of rows, sources or "
+            "persons), a task, or the task of a stage",
+        ),
+    ] = ()
+    before: Annotated[
+        str | None,
+        Parameter(metavar="NAME", help="the checkpoint before erasure"),
+    ] = None
+    retrained: Annotated[
+        str | None,
+        Parameter(
+            metavar="NAME",
+            help="a checkpoint that was trained again without these rows, to compare "
+            "with",
+        ),
+    ] = None
+    margin: Annotated[
+        float | None,
+        Parameter(
+            metavar="X",
+            help="nats per token up to which a difference counts as erased, chosen "
+            "beforehand; default: a quarter of what the one before erasure remembers",
+        ),
+    ] = None
+    order: Annotated[
+        str | None,
+        "tasks in training order: t1,t2; default: the order of the training runs",
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a margin that is no size, when the command line is read."""
+        super().__post_init__()
+        if self.margin is not None and not 0 < self.margin < np.inf:
+            raise InputError(
+                f"{self.margin} is no margin",
+                where="--margin",
+                fix="give nats per token, above 0",
+            )
+
+    @classmethod
+    def verdict_of(cls, finding: Finding) -> str:
+        """Return the verdict of a finding of it; see the file ``findings``."""
+        return verdict_of(finding)
+
+    @property
+    def inputs(self) -> list[Path]:
+        return [file_of(text) for text in self.forget if is_file(text)]
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse a missing forget set, and names of no checkpoint, before scoring."""
+        requests_of(self.forget)
+        if self.before is None:
+            raise InputError(
+                "the checkpoint before erasure is not named",
+                where="--before",
+                fix="give its name among --ckpt: memory is measured on it",
+            )
+        check_known(self.before, names, where="--before")
+        if self.retrained is not None:
+            check_known(self.retrained, names, where="--retrained")
+
+        if self.retrained == self.before:
+            raise InputError(
+                "is the checkpoint before erasure",
+                where="--retrained",
+                fix="name one that was trained without the forget rows",
+            )
+        if not any(name not in (self.before, self.retrained, BASE) for name in names):
+            raise InputError(
+                "no checkpoint after erasure is given",
+                where="--ckpt",
+                fix="give at least one besides those of --before and --retrained",
+            )
+
+    def check_manifest(self, manifest: Manifest) -> None:
+        """Refuse ids, tasks and stages that the manifest does not have."""
+        check_forget_set(requests_of(self.forget), manifest, self.order)
+
+    def rows_to_forget(self, manifest: Manifest) -> frozenset[str]:
+        """Return the ids of the forget rows."""
+        return frozenset(self._rows(manifest).request_by_row)
+
+    def _rows(self, manifest: Manifest) -> RowSides:
+        """Return the rows of a manifest by side; none without a forget set."""
+        requests = requests_of(self.forget) if self.forget else []
+        return sides_of_rows(manifest, forget_set(requests, manifest, self.order))
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Return forget rows, held-out rows and retained rows, for the plain pass."""
+        rows = self._rows(manifest)
+        return {Pass(): rows.ids} if rows.can_be_compared else {}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Evidence:
+        """Return the parts of rows, and their scores by each checkpoint."""
+        rows = self._rows(manifest)
+        if not rows.can_be_compared:
+            return Evidence()
+        units = erasure_units(manifest, rows)
+
+        def measured() -> Measured:
+            """Yield the scores of all units, checkpoint by checkpoint."""
+            for name, table in scored(tables):
+                yield name, units.scores(manifest, table)
+
+        facts = {
+            "vocabulary": manifest.reference.usable_vocab,
+            "left_out": units.n_left_out,
+            "shared": units.n_shared,
+        }
+        return Evidence.of(units.frame, measured(), facts)
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        """Return figures, guards, findings and tables from the evidence alone."""
+        comparison = Comparison(
+            evidence, before=self.before or "", retrained=self.retrained or ""
+        )
+        names = [
+            name
+            for name in evidence.checkpoints
+            if name not in (BASE, RELEARNED_BASE) and not is_untrained(name)
+        ]
+        if comparison.before not in evidence.checkpoints:
+            return AuditResult(
+                findings=[_not_scored(name, comparison.before) for name in names]
+            )
+
+        # Figures of all checkpoints come first, as findings show those of several.
+        margin = margin_of(comparison, self.margin)
+        figures = {name: _figures_of(comparison, name, margin) for name in names}
+        margin_row = None
+        if margin.value:
+            n_clusters = comparison.part_of_rows.n_clusters(FORGET)
+            margin_row = Erasure.row(
+                Estimate(margin.value, clusters=n_clusters),
+                comparison.before,
+                "margin",
+            )
+        rows: list[Row] = [] if margin_row is None else [margin_row]
+        for name in names:
+            rows += _rows_of(comparison, name, figures[name], context)
+
+        # Mistakes of the setup leave no verdict.
+        after = [name for name in names if not _key_of_reference(name, comparison)]
+        part_of_rows = comparison.part_of_rows.name
+        setup = setup_result(
+            comparison,
+            after,
+            {name: figures[name].remaining[part_of_rows] for name in names},
+            n_shared=int(evidence.facts.get("shared", 0)),
+            n_forget=_n_rows(evidence.units, FORGET),
+        )
+
+        findings = []
+        records: list[TableRecord] = []
+        for name in names:
+            says = _key_of_reference(name, comparison)
+            if says:
+                finding = reference_finding(
+                    comparison, name, comparison.tests(name), figures[name], says=says
+                )
+                findings.append(finding)
+                continue
+
+            copies = [
+                copy for copy in names if copy != name and original_of(copy) == name
+            ]
+            tests = tests_of(comparison, name, copies, margin)
+            findings.append(
+                self._finding_of(
+                    comparison, name, figures, margin_row, tests, setup.mistake
+                )
+            )
+            records += _records_of(comparison, name, margin, tests.p_by_part)
+
+        tables: dict[str, list[TableRecord]] = {
+            "erasure_margins": records,
+            "erasure_requests": [
+                dict(record) for record in request_records(comparison, names)
+            ],
+            "erasure_rows": [*_row_counts(evidence)],
+        }
+        return AuditResult(
+            results=rows,
+            guards=setup.guards,
+            findings=findings,
+            tables={key: table for key, table in tables.items() if table},
+        )
+
+    def _finding_of(
+        self,
+        comparison: Comparison,
+        name: str,
+        figures: Mapping[str, CheckpointFigures],
+        margin: Row | None,
+        tests: CheckpointTests,
+        mistake: str,
+    ) -> Finding:
+        """Return the finding on a checkpoint after erasure; the first match wins."""
+        broken = broken_of(comparison.evidence, name)
+        if broken is not None:
+            return Finding.not_tested(
+                self.name,
+                "erasure.broken",
+                checkpoint=name,
+                further=["erasure.broken_relearn"],
+                plain_text=broken.facts["plain_text"],
+                base=broken.facts["base"],
+            )
+        if mistake:
+            return Finding.not_tested(
+                self.name,
+                f"erasure.missing_{mistake}",
+                checkpoint=name,
+                before=comparison.before,
+                retrained=comparison.retrained,
+            )
+        if not tests.tests:
+            reason = figures[name].remaining[comparison.part_of_rows.name].note
+            return Finding.not_tested(
+                self.name,
+                "erasure.missing",
+                checkpoint=name,
+                reason=reason or NO_REFERENCE,
+            )
+        return erasure_finding(
+            comparison,
+            name,
+            erasure_verdict(tests),
+            figures,
+            margin,
+            n_tests=tests.n_tests,
+        )
+
+
+def _key_of_reference(name: str, comparison: Comparison) -> str:
+    """Return the key of a finding without a verdict; empty: the name gets a verdict."""
+    if name == comparison.before:
+        return "before"
+    if name == comparison.retrained:
+        return "retrained"
+    return "copy" if CheckpointName.parse(name).derived else ""
+
+
+def broken_of(evidence: Evidence, name: str) -> Fault | None:
+    """Return the fault that a checkpoint is no language model any more.
+
+    Forget rows do not count: what is to be forgotten may become as unlikely as it likes
+    without harm to the model.
+    """
+    units = evidence.units
+    is_other = units["side"] != FORGET
+    kinds = {LOW: "low", ROW: "text"}
+    asked = units[is_other & units["part"].isin([*kinds])]
+    nll = evidence.row(name, "nll_sum")[asked.index]
+    base_nll = asked["ref_sum"].to_numpy(np.float64)
+    if BASE in evidence.checkpoints:
+        base_nll = evidence.row(BASE, "nll_sum")[asked.index]
+
+    as_setup_units = pd.DataFrame(
+        {
+            "kind": asked["part"].map(kinds).to_numpy(),
+            "cluster": asked["cluster"].to_numpy(),
+            "n_tokens": asked["n_tokens"].to_numpy(np.float64),
+            "nll": nll,
+            "base_nll": base_nll,
+        }
+    )
+    vocabulary = int(evidence.facts.get("vocabulary", 2))
+    return broken_fault(name, as_setup_units, vocabulary)
+
+
+def _not_scored(name: str, before: str) -> Finding:
+    """Return the finding that the model before erasure was not scored."""
+    return Finding.not_tested(
+        "erasure", "erasure.missing_before", checkpoint=name, before=before
+    )
+
+
+def _n_rows(units: pd.DataFrame, side: str) -> int:
+    """Return the number of rows of a side."""
+    return int(units["example"][units["side"] == side].nunique())
+
+
+def _figures_of(comparison: Comparison, name: str, margin: Margin) -> CheckpointFigures:
+    """Return the figures of a checkpoint that findings show."""
+    remaining = {}
+    sides = {}
+    for part in comparison.parts:
+        contrast = comparison.difference(name, part)
+        remaining[part.name] = Erasure.row(
+            contrast.difference,
+            name,
+            "remaining",
+            part.name,
+            no_effect_low=-margin.value if margin.value else None,
+            no_effect_high=margin.value or None,
+        )
+        sides[part.name] = (
+            Erasure.row(contrast.trained, name, "change", FORGET),
+            Erasure.row(contrast.held_out, name, "change", NEVER),
+        )
+
+    # The part that shows least decides.
+    shown = []
+    for part in margin.parts:
+        tests = comparison.equivalence(name, part, margin.value)
+        if tests is not None:
+            shown.append(tests.smallest_margin + comparison.gaps[part.name])
+    smallest = None
+    if shown:
+        n_clusters = comparison.part_of_rows.n_clusters(FORGET)
+        estimate = Estimate(max(shown), clusters=n_clusters)
+        smallest = Erasure.row(estimate, name, "smallest_margin")
+
+    auc, _ = comparison.membership(name)
+    return CheckpointFigures(
+        remaining=remaining,
+        sides=sides,
+        smallest=smallest,
+        auc=Erasure.row(auc, name, "auc", ROW),
+        written=comparison.written(name),
+    )
+
+
+def _rows_of(
+    comparison: Comparison, name: str, figures: CheckpointFigures, context: Context
+) -> Iterator[Row]:
+    """Yield all figures of one checkpoint."""
+    yield from figures.remaining.values()
+    yield from figures.sides[comparison.part_of_rows.name]
+    if figures.smallest is not None:
+        yield figures.smallest
+    yield figures.auc
+
+    # What erasure has cost: nothing is told of the model before it.
+    if name != comparison.before:
+        for variant, estimate in cost_estimates(comparison, name):
+            yield Erasure.row(estimate, name, "cost", variant)
+
+    written = figures.written
+    if written is not None:
+        for variant, n_hits, n_groups in (
+            (FORGET, written.n_forget, written.n_forget_groups),
+            (NEVER, written.n_held_out, written.n_held_out_groups),
+        ):
+            is_hit = np.arange(n_groups) < n_hits  # (groups,)
+            estimate = Estimate.missing(NO_RANKS)
+            if n_groups:
+                estimate = rate_estimate(is_hit, np.ones(n_groups))
+            yield Erasure.row(estimate, name, "written", variant)
+
+    for metric, variant, estimate in field_estimates(comparison, name):
+        yield Erasure.row(estimate, name, metric, variant)
+    auc, privleak = privleak_estimate(comparison, name, context)
+    yield Erasure.row(auc, name, "auc", "mink40")
+    yield Erasure.row(privleak, name, "privleak")
+
+
+def _records_of(
+    comparison: Comparison, name: str, margin: Margin, p_by_part: Mapping[str, float]
+) -> Iterator[TableRecord]:
+    """Yield the equivalence tests of a checkpoint, a record per part."""
+    for part in margin.parts:
+        difference = comparison.difference(name, part).difference
+        before = comparison.difference(comparison.before, part).difference
+        gap = comparison.gaps[part.name]
+        record: TableRecord = {
+            "checkpoint": name,
+            "part": part.name,
+            "compared_with": comparison.stranger_of(name) or BASE,
+            "clusters": difference.clusters,
+            "remaining": difference.value,
+            "low_90": None,
+            "high_90": None,
+            "margin": margin.value,
+            "before": before.value,
+            "gap": gap,
+            "smallest_margin": None,
+            "margin_to_expect": None,
+            "p": p_by_part.get(part.name),
+            "note": difference.note,
+        }
+        tests = comparison.equivalence(name, part, margin.value)
+        if tests is not None and difference.se:
+            expected = margin_to_expect(difference.se, difference.df)
+            record["low_90"] = tests.low
+            record["high_90"] = tests.high
+            record["smallest_margin"] = tests.smallest_margin + gap
+            record["margin_to_expect"] = expected + gap
+        yield record
+
+
+def _row_counts(evidence: Evidence) -> Iterator[TableRecord]:
+    """Yield how many rows and groups each side and request has."""
+    units = evidence.units
+    by_side = units.groupby(["side", "request"], sort=True)
+    for (side, request), of_side in by_side:
+        yield {
+            "side": side,
+            "request": request,
+            "rows": int(of_side["example"].nunique()),
+            "clusters": int(of_side["cluster"].nunique()),
+            "identifiers": int((of_side["part"] == IDENTIFIERS).sum()),
+        }

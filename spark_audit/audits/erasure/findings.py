@@ -1,0 +1,247 @@
+"""Findings of the audit of erasure: one per checkpoint, with its figures.
+
+The verdict stands in ``verdict`` of the finding; it follows from the claim after the
+correction over the report (:func:`verdict_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from spark_audit.audits.erasure.comparison import (
+    MEMBERSHIP,
+    VERBATIM,
+    ComparedPart,
+    Comparison,
+    MemoryTestResult,
+    WrittenOut,
+)
+from spark_audit.audits.erasure.units import IDENTIFIERS
+from spark_audit.audits.erasure.verdicts import ErasureVerdict
+from spark_audit.results import Finding, Row
+from spark_audit.results.findings import ALPHA, UNUSABLE, Fact, Hits
+from spark_audit.stats.at_most import t_bound
+from spark_audit.stats.estimate import Bound, Power
+
+REMEMBERED = "REMEMBERED"
+SUPPRESSED = "SUPPRESSED"
+BETRAYS = "BETRAYS"
+BROKEN = "BROKEN"
+ERASED = "ERASED"
+CANNOT_TELL = "CANNOT TELL"
+
+VERDICTS = (BROKEN, REMEMBERED, SUPPRESSED, BETRAYS, ERASED, CANNOT_TELL)
+"""In the order in which they are decided."""
+
+WITHOUT_VERDICT = ("before", "retrained", "copy", "missing")
+"""Beginnings of keys of findings without a verdict."""
+
+
+def verdict_of(finding: Finding) -> str:
+    """Return the verdict of a finding; empty: it has none.
+
+    The models before erasure and retrained have none, nor have copies, which decide the
+    verdict on their original; no checkpoint has one if the setup is mistaken.
+    """
+    key = finding.says.removeprefix("erasure.")
+    if key == "broken" or finding.voided_by == "broken_model":
+        return BROKEN
+    if key.startswith(WITHOUT_VERDICT) or finding.claim == "not_tested":
+        return ""
+    if finding.status in UNUSABLE or finding.withdrawn:
+        return CANNOT_TELL
+
+    verdict_by_claim = {
+        "memory": REMEMBERED,
+        "membership": REMEMBERED,
+        "verbatim": REMEMBERED,
+        "suppressed": SUPPRESSED,
+        "betrays": BETRAYS,
+        "erased": ERASED,
+    }
+    return verdict_by_claim.get(finding.claim, CANNOT_TELL)
+
+
+class CheckpointFigures(NamedTuple):
+    """The figures that findings on a checkpoint show.
+
+    Attributes
+    ----------
+    remaining
+        Part -> its remaining difference.
+    sides
+        Part -> the changes of forget and of held-out rows.
+    smallest
+        The smallest margin that these data show for all parts; None: there is no test.
+    auc
+        AUC of membership of rows.
+    written
+        Groups of identifiers that are written out.
+    """
+
+    remaining: Mapping[str, Row]
+    sides: Mapping[str, tuple[Row, Row]]
+    smallest: Row | None
+    auc: Row
+    written: WrittenOut | None
+
+
+def erasure_finding(
+    comparison: Comparison,
+    name: str,
+    verdict: ErasureVerdict,
+    figures: Mapping[str, CheckpointFigures],
+    margin: Row | None,
+    *,
+    n_tests: int,
+) -> Finding:
+    """Return the finding on a checkpoint that works and whose setup is right.
+
+    Parameters
+    ----------
+    figures
+        Those of all checkpoints, by name.
+    margin
+        The margin; None: there is none.
+    n_tests
+        Tests that the p of the verdict is corrected over.
+    """
+    part = _part_of(comparison, verdict.test)
+    own = figures[name]
+    row = own.remaining[part.name]
+    forget, held_out = own.sides[part.name]
+    facts: dict[str, Fact] = {
+        "remaining": row,
+        "forget": forget,
+        "held_out": held_out,
+        "before": figures[comparison.before].remaining[part.name],
+    }
+    if margin is not None:
+        facts["margin"] = margin
+    if own.smallest is not None:
+        facts["smallest"] = own.smallest
+    if verdict.copy:
+        facts["copy"] = verdict.copy
+        facts["returned"] = figures[verdict.copy].remaining[part.name]
+    if own.written is not None:
+        facts["written"] = Hits(
+            count=own.written.n_forget, of=own.written.n_forget_groups
+        )
+        facts["written_held_out"] = Hits(
+            count=own.written.n_held_out, of=own.written.n_held_out_groups
+        )
+
+    # A claim of membership rests on its AUC, all others on the remaining difference.
+    rests_on = row
+    if verdict.test is not None and verdict.test.kind == MEMBERSHIP:
+        rests_on = own.auc
+        facts["auc"] = own.auc
+    return Finding.on(
+        rests_on,
+        verdict.claim,
+        f"erasure.{verdict.says}",
+        further=_remarks(verdict, own, margin),
+        facts=facts,
+        p=verdict.p,
+        power=_power(comparison, name, part, n_tests) if rests_on is row else (),
+        bounds=_bounds(comparison, name, part, n_tests) if rests_on is row else (),
+    )
+
+
+def reference_finding(
+    comparison: Comparison,
+    name: str,
+    tests: Sequence[MemoryTestResult],
+    figures: CheckpointFigures,
+    *,
+    says: str,
+) -> Finding:
+    """Return the finding on the model before erasure, a retrained one, or a copy.
+
+    It has no verdict. Its claim says whether it remembers the rows.
+    """
+    remembered = [test for test in tests if test.direction > 0]
+    test = min(remembered or tests, key=lambda each: each.p, default=None)
+    if test is None:
+        reason = figures.remaining[comparison.part_of_rows.name].note
+        return Finding.not_tested(
+            "erasure", "erasure.missing", checkpoint=name, reason=reason
+        )
+
+    p = min(1.0, len(tests) * test.p)
+    part = _part_of(comparison, test)
+    row = figures.remaining[part.name]
+    forget, held_out = figures.sides[part.name]
+    facts: dict[str, Fact] = {
+        "remaining": row,
+        "forget": forget,
+        "held_out": held_out,
+    }
+    is_remembered = test.direction > 0 and row.value is not None and row.value < 0
+    key = "remembers" if is_remembered and p < ALPHA else "nothing"
+    return Finding.on(
+        row,
+        "memory" if key == "remembers" else "nothing_shown",
+        f"erasure.{says}_{key}",
+        facts=facts,
+        p=p,
+        power=_power(comparison, name, part, len(tests)),
+        bounds=_bounds(comparison, name, part, len(tests)),
+    )
+
+
+def _part_of(comparison: Comparison, test: MemoryTestResult | None) -> ComparedPart:
+    """Return the part that a verdict rests on: that of its test, or rows."""
+    if test is not None and test.kind in (IDENTIFIERS, VERBATIM):
+        return comparison.parts[-1]
+    return comparison.part_of_rows
+
+
+def _remarks(
+    verdict: ErasureVerdict, figures: CheckpointFigures, margin: Row | None
+) -> list[str]:
+    """Return the keys of the sentences that follow a verdict."""
+    remarks = []
+    if verdict.claim == "erased":
+        remarks.append("erasure.within")
+    elif margin is not None:
+        remarks.append("erasure.of_before")
+    if verdict.claim == "nothing_shown" and figures.smallest is not None:
+        remarks.append("erasure.smallest")
+    return remarks
+
+
+def _power(
+    comparison: Comparison, name: str, part: ComparedPart, n_tests: int
+) -> list[Power]:
+    """Return the inputs of the smallest detectable difference."""
+    difference = comparison.difference(name, part).difference
+    if not difference.se:
+        return []
+    return [
+        Power(
+            test="t",
+            se=difference.se,
+            df=difference.df,
+            tolerance=comparison.gaps[part.name],
+            n_tests=n_tests,
+        )
+    ]
+
+
+def _bounds(
+    comparison: Comparison, name: str, part: ComparedPart, n_tests: int
+) -> list[Bound]:
+    """Return the inputs of the memory that could still be there."""
+    difference = comparison.difference(name, part).difference
+    return [
+        *t_bound(
+            difference.value,
+            difference.low,
+            df=difference.df,
+            direction=-1,
+            tolerance=comparison.gaps[part.name],
+            n_tests=n_tests,
+        )
+    ]
