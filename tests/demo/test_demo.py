@@ -112,6 +112,24 @@ def test_runs_are_those_of_the_trainer(outcome):
     assert len(list(stages.iterdir())) == SMALL.tasks
 
 
+def test_the_report_says_what_the_runs_were_trained_with(outcome):
+    records = read_report(outcome.folder).tables["training"]
+    assert [record["checkpoint"] for record in records] == list(SMALL.runs)
+    for record in records:
+        method, differs = demo.RUNS[record["checkpoint"]]
+        assert (record["method"], record["tasks"]) == (method, SMALL.tasks)
+        assert record["lr"] == demo.SETTINGS["lr"]
+        assert record["loss.scope"] == differs.get("loss.scope", "response")
+        metrics = outcome.folder / "runs" / record["checkpoint"] / "metrics.jsonl"
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        learning = [line for line in lines if line["part"] == "task"]
+        assert record["steps_learning"] == len(learning)
+        assert record["seconds_learning"] > 0
+    corrected = {one["checkpoint"]: one["steps_correction"] for one in records}
+    n_steps = SMALL.correction_steps * SMALL.tasks
+    assert corrected == {"sd-replay": None, "spark": n_steps, "er-full": None}
+
+
 def test_the_manifest_is_that_of_the_files_in_the_folder(outcome):
     # It tells the seed, as run.json does.
     assert (outcome.folder / demo.STATE).stat().st_mode & 0o077 == 0

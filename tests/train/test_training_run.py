@@ -19,6 +19,7 @@ from spark_train.cli import run
 from spark_train.run_record import RunRecord
 from spark_train.training_corpus import ORDERS
 from spark_train.training_methods import METHODS, groups
+from spark_train.training_settings import TrainingSettings
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
@@ -108,6 +109,11 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
         list(TASKS),
     )
     assert record.settings["lr"] == 0.02
+    defaults = TrainingSettings().flat()
+    assert record.changed == [
+        name for name in record.settings if record.settings[name] != defaults[name]
+    ]
+    assert "lr" in record.changed
     files_left = {path.name for path in folder.iterdir()}
     wanted = {"run.json", "stages", "accuracy.csv", "metrics.jsonl"}
     assert files_left - {"scores"} == wanted  # the state is gone: nothing to go on from
