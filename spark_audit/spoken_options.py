@@ -44,6 +44,7 @@ ARGUMENTS = {
     "empty": "empty",
     "encoding": "encoding",
     "engine": "engine",
+    "exact": "exact",
     "fail-if": "rules",
     "forget": "forget",
     "format": "formats",
@@ -90,7 +91,7 @@ ARGUMENTS = {
 }
 """Option that an error names -> argument or field in Python."""
 
-SWITCHES = ("show-text", "trust-remote-code")
+SWITCHES = ("exact", "show-text", "trust-remote-code")
 """Options without a value: ``--show-text`` is ``show_text=True``."""
 
 OUTPUT_OPTION = re.compile(r"(?<= )-o(?=[,;.]|$)")
