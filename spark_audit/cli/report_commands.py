@@ -8,8 +8,9 @@ A new command also gets an entry in ``REPORT_COMMANDS`` and in ``EXAMPLES`` of
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -19,6 +20,9 @@ from spark_audit.errors import InputError
 from spark_audit.sentences import render
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import keep_apart, tell, tell_json
+
+if TYPE_CHECKING:
+    from spark_audit.results import Report
 
 Unit = Literal["row", "canary"]
 Relation = Literal["add-remove", "replace"]
@@ -35,6 +39,11 @@ def report(
     against: Annotated[
         Path | None, Parameter(group=options.WHAT, metavar="REPORT")
     ] = None,
+    beside: Annotated[
+        tuple[Path, ...],
+        Parameter(group=options.WHAT, metavar="REPORT...", consume_multiple=True),
+    ] = (),
+    output: Annotated[Path | None, Parameter(metavar="FILE", alias="-o")] = None,
     open_page: Annotated[bool, Parameter(name="--open", negative="")] = False,
     json: options.Json = False,
     verbose: options.Verbose = False,
@@ -50,9 +59,24 @@ def report(
     against
         Print the figures of another report's checkpoints of the same names next to
         these (reports/paper: SPARK's paper).
+    beside
+        Write a LaTeX table of this and these reports instead, as of other task orders
+        or another base.
+    output
+        For --beside: file of the table.
     open_page
         Open report.html in a browser.
     """
+    if beside or output is not None:
+        if formats or against is not None or open_page or json or manifest is not None:
+            raise InputError(
+                "writes one table of LaTeX and nothing else",
+                where="--beside",
+                fix="leave out the other options, but for --exact",
+            )
+        _write_beside([folder, *beside], output, exact=exact)
+        return
+
     from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.disclosure.shared import disclosed
     from spark_audit.report.folder import check_formats, write_report
@@ -115,6 +139,51 @@ def report(
     if comparison is not None:
         tell(f"\n{render('against.lead')}")
         show_tables([comparison], figures=False)
+
+
+def _write_beside(folders: Sequence[Path], output: Path | None, *, exact: bool) -> None:
+    """Write reports as one LaTeX table, and say where it is.
+
+    Parameters
+    ----------
+    exact
+        Whether its figures are exact; the file is for the owner alone then.
+
+    Raises
+    ------
+    InputError
+        If there are not several reports, or no file to write.
+    """
+    from spark_audit.files import write_text
+    from spark_audit.previous import keeping_previous
+    from spark_audit.report.disclosure.shared import disclosed
+    from spark_audit.report.writers.exact_files import check_exact, for_print
+    from spark_audit.report.writers.latex_beside import table_beside
+
+    if len(folders) < 2:
+        raise InputError(
+            "is for the table of --beside", where="-o", fix="give --beside REPORT"
+        )
+    if output is None:
+        raise InputError(
+            "needs a file to write", where="--beside", fix="add -o FILE.tex"
+        )
+
+    reports: dict[str, Report] = {}
+    for path in folders:
+        folder, loaded_report = opened(path)
+        if str(folder) in reports:
+            raise InputError("is given twice", where=str(folder), fix="leave one out")
+        if exact:
+            check_exact(loaded_report, folder)
+            reports[str(folder)] = for_print(loaded_report)
+        else:
+            reports[str(folder)] = disclosed(loaded_report)
+
+    table = table_beside(reports, is_exact=exact)
+    with keeping_previous([output]):
+        write_text(output, table, mode=0o600 if exact else 0o644)
+    tell(str(output))
 
 
 def compare(

@@ -54,12 +54,19 @@ def write_exact_latex(
 ) -> Iterator[File]:
     """Yield the LaTeX tables with four decimals, as the paper prints them."""
     assert writer_input.exact is not None
-    report = writer_input.exact
-    # Tables in a paper are not for the owner alone: their note has no bare digest.
+    report = for_print(writer_input.exact)
+    yield from _for_owner(latex_files(report, is_exact=True))
+
+
+def for_print(report: Report) -> Report:
+    """Return an exact report with a keyed digest, which a note may show.
+
+    Tables in a paper are not for the owner alone, and the bare digest would let anybody
+    try out guesses of the texts.
+    """
     digest = manifest_facts(report.manifest).digest
     manifest = report.manifest.model_copy(update={"digest": digest})
-    report = report.copy_unchecked(manifest=manifest)
-    yield from _for_owner(latex_files(report, is_exact=True))
+    return report.copy_unchecked(manifest=manifest)
 
 
 def _for_owner(files: Iterable[File]) -> Iterator[File]:

@@ -54,6 +54,7 @@ LATEX_BY_SIGN = {
     "≈": r"$\approx$",
     "Δ": r"$\Delta$",
     "σ": r"$\sigma$",
+    "→": r"$\rightarrow$",
     "≤": r"$\leq$",
     "≥": r"$\geq$",
     "<": r"$<$",
@@ -120,24 +121,10 @@ def latex_tables(report: Report, *, is_exact: bool = False) -> dict[str, str]:
     is_exact
         As :func:`latex_files` has it.
     """
-    rows_by_figure = _rows_by_figure(report)
     tables: dict[str, str] = {}
     for table in _layouts(report):
-        rows_by_column: dict[LatexColumn, Mapping[str, Row]] = {}
-        has_own_figure = False
-        for column in table.columns:
-            audit = column.audit or table.audit.name
-            figure_name = (audit, column.metric, column.variant, column.group)
-            rows = rows_by_figure.get(figure_name)
-            if rows is None:
-                continue
-
-            # The table's own audit is named too: notes ask whose rows a column has.
-            rows_by_column[column._replace(audit=audit)] = rows
-            has_value = any(row.value is not None for row in rows.values())
-            if audit == table.audit.name and has_value:
-                has_own_figure = True
-        if has_own_figure:
+        rows_by_column = rows_of_columns(report, table.audit.name, table.columns)
+        if _has_figure(rows_by_column, table.audit.name):
             tables[table.name] = _table(
                 table.name, report, rows_by_column, is_exact=is_exact
             )
@@ -146,6 +133,38 @@ def latex_tables(report: Report, *, is_exact: bool = False) -> dict[str, str]:
         training = training_for_readers(report)
         tables[TRAINING_TABLE] = _table_of_records(TRAINING_TABLE, training, report)
     return tables
+
+
+def rows_of_columns(
+    report: Report, table_audit: str, columns: Iterable[LatexColumn]
+) -> RowsByColumn:
+    """Return the rows of those columns of a table that the report has rows for.
+
+    Parameters
+    ----------
+    table_audit
+        The audit of columns that name none.
+    """
+    rows_by_figure = _rows_by_figure(report)
+    rows_by_column: dict[LatexColumn, Mapping[str, Row]] = {}
+    for column in columns:
+        audit = column.audit or table_audit
+        figure_name = (audit, column.metric, column.variant, column.group)
+        rows = rows_by_figure.get(figure_name)
+        if rows is not None:
+            # The table's own audit is named too: notes ask whose rows a column has.
+            rows_by_column[column._replace(audit=audit)] = rows
+    return rows_by_column
+
+
+def _has_figure(rows_by_column: RowsByColumn, audit: str) -> bool:
+    """Return whether a column of an audit has a figure."""
+    for column, rows in rows_by_column.items():
+        if column.audit == audit and any(
+            row.value is not None for row in rows.values()
+        ):
+            return True
+    return False
 
 
 def _layouts(report: Report) -> list[LatexTable]:
@@ -196,15 +215,6 @@ def _table(
     name: str, report: Report, rows_by_column: RowsByColumn, *, is_exact: bool
 ) -> str:
     """Return a floating table with notes, smaller where it is larger than a page."""
-    lines_with_figures: set[str] = set()
-    for rows in rows_by_column.values():
-        lines_with_figures.update(rows)
-
-    # Lines are in the order of the report, whichever column comes first.
-    lines: dict[str, None] = {}
-    for row in report.results:
-        if _line_of(row) in lines_with_figures:
-            lines[_line_of(row)] = None
     # An audit of another package may have no words for its table.
     caption = optional(f"latex.{name}") or name
     if _is_for_paper(report):
@@ -214,9 +224,23 @@ def _table(
     return template.render(
         name=name,
         caption=caption,
-        tabular=_tabular(report, list(lines), rows_by_column, is_exact=is_exact),
-        notes=_tabular_of_notes(report, rows_by_column, is_exact=is_exact),
+        tabular=_tabular(report, rows_by_column, is_exact=is_exact),
+        notes=tabular_of_texts(notes_on(report, rows_by_column, is_exact=is_exact)),
     )
+
+
+def lines_of(report: Report, rows_by_column: RowsByColumn) -> list[str]:
+    """Return the names of a table's lines, in the order of the report."""
+    lines_with_figures: set[str] = set()
+    for rows in rows_by_column.values():
+        lines_with_figures.update(rows)
+
+    # Whichever column comes first: a line may lack a figure of it.
+    lines: dict[str, None] = {}
+    for row in report.results:
+        if _line_of(row) in lines_with_figures:
+            lines[_line_of(row)] = None
+    return list(lines)
 
 
 def _table_of_records(name: str, table: ReportTable, report: Report) -> str:
@@ -225,20 +249,20 @@ def _table_of_records(name: str, table: ReportTable, report: Report) -> str:
     frame = pd.DataFrame(texts, columns=[*table.header])
     style = (
         frame.style.hide(axis=0)
-        .format(_tex, escape="latex")
-        .format_index(_tex, escape="latex", axis=1)
+        .format(tex_text, escape="latex")
+        .format_index(tex_text, escape="latex", axis=1)
         .map_index(lambda _: "textbf:--rwrap;", axis=1)
     )
     column_format = f"@{{}}l{'c' * (len(table.header) - 1)}@{{}}"
     tabular = str(style.to_latex(hrules=True, column_format=column_format)).strip()
 
-    notes = [*table.remarks, _made_note(report)]
+    notes = [*table.remarks, made_note(report)]
     template = environment().get_template("table.tex")
     return template.render(
         name=name,
         caption=optional(f"latex.{name}") or table.title,
         tabular=tabular,
-        notes=_tabular_of_texts(notes),
+        notes=tabular_of_texts(notes),
     )
 
 
@@ -247,11 +271,27 @@ def _is_for_paper(report: Report) -> bool:
     return report.settings.get("preset") == "paper"
 
 
-def _tabular(
-    report: Report, lines: list[str], rows_by_column: RowsByColumn, *, is_exact: bool
-) -> str:
-    """Return the figures of a table as LaTeX: a state and figures in each line."""
+class LineFrames(NamedTuple):
+    """The cells of a table, a line for each checkpoint, and their styles.
+
+    Attributes
+    ----------
+    texts
+        A column for the state, then one for each column of figures.
+    styles
+        Styles of the figures, in the same lines and columns.
+    """
+
+    texts: pd.DataFrame
+    styles: pd.DataFrame
+
+
+def line_frames(
+    report: Report, rows_by_column: RowsByColumn, *, is_exact: bool
+) -> LineFrames:
+    """Return the cells of a table and their styles, as frames indexed by line."""
     digits = EXACT_DIGITS if is_exact else SHOWN_DIGITS
+    lines = lines_of(report, rows_by_column)
     texts: dict[str, list[str]] = {render("latex.state"): _states(report, lines)}
     styles: dict[str, list[str]] = {}
     for column, rows in rows_by_column.items():
@@ -263,37 +303,58 @@ def _tabular(
                 cell = figure(rows[line], digits=digits)
             texts[column.header].append(cell.text)
             styles[column.header].append(VOID_STYLE if cell.void else "")
+    return LineFrames(
+        texts=pd.DataFrame(texts, index=lines),
+        styles=pd.DataFrame(styles, index=lines),
+    )
 
-    # A line for each checkpoint; a column for the state, then one for each figure.
-    text_frame = pd.DataFrame(texts, index=lines).rename_axis("Checkpoint", axis=1)
-    style_frame = pd.DataFrame(styles, index=lines)
-    in_latex = _tex if len(rows_by_column) <= INLINE else _stacked
+
+def _tabular(report: Report, rows_by_column: RowsByColumn, *, is_exact: bool) -> str:
+    """Return the figures of a table as LaTeX: a state and figures in each line."""
+    frames = line_frames(report, rows_by_column, is_exact=is_exact)
+    text_frame = frames.texts.rename_axis("Checkpoint", axis=1)
+    return styled_tabular(LineFrames(text_frame, frames.styles))
+
+
+def styled_tabular(frames: LineFrames, *, has_blocks: bool = False) -> str:
+    """Return cells and their styles as LaTeX.
+
+    Parameters
+    ----------
+    has_blocks
+        Whether lines are in blocks, with a rule between them: their index then has two
+        levels.
+    """
+    n_figures = frames.styles.shape[1]
+    in_latex = tex_text if n_figures <= INLINE else _stacked
     style = (
-        text_frame.style.format(in_latex, escape="latex")
-        .apply(lambda _: style_frame, axis=None, subset=list(styles))
-        .format_index(_tex, escape="latex", axis=0)
-        .format_index(_tex, escape="latex", axis=1)
+        frames.texts.style.format(in_latex, escape="latex")
+        .apply(lambda _: frames.styles, axis=None, subset=list(frames.styles))
+        .format_index(tex_text, escape="latex", axis=0)
+        .format_index(tex_text, escape="latex", axis=1)
         .map_index(lambda _: "textbf:--rwrap;", axis=1)
     )
-    column_format = f"@{{}}ll{'c' * len(rows_by_column)}@{{}}"
-    return str(style.to_latex(hrules=True, column_format=column_format)).strip()
+    n_names = frames.texts.index.nlevels + 1  # those of lines, and the state
+    column_format = f"@{{}}{'l' * n_names}{'c' * n_figures}@{{}}"
+    latex = style.to_latex(
+        hrules=True,
+        column_format=column_format,
+        clines="skip-last;data" if has_blocks else None,
+        multirow_align="naive",
+    )
+    lines = str(latex).strip().splitlines()
+    # Behind the last block stands the rule of the table's end.
+    end = lines.index(r"\bottomrule")
+    if lines[end - 1].startswith(r"\cline"):
+        del lines[end - 1]
+    return "\n".join(lines)
 
 
-def _tabular_of_notes(
-    report: Report, rows_by_column: RowsByColumn, *, is_exact: bool
-) -> str:
-    """Return the notes below a table as LaTeX, one in a line."""
-    notes = _notes(report, rows_by_column)
-    if is_exact:
-        notes.append(render("latex.note.exact"))
-    return _tabular_of_texts(notes)
-
-
-def _tabular_of_texts(texts: Sequence[str]) -> str:
+def tabular_of_texts(texts: Sequence[str]) -> str:
     """Return texts as LaTeX, one in a line."""
     # Pandas escapes what TeX would take for a command.
     notes = pd.DataFrame(texts)  # one column
-    style = notes.style.hide(axis=0).hide(axis=1).format(_tex, escape="latex")
+    style = notes.style.hide(axis=0).hide(axis=1).format(tex_text, escape="latex")
     return str(style.to_latex(column_format=r"@{}p{\textwidth}@{}")).strip()
 
 
@@ -316,7 +377,9 @@ def _states(report: Report, lines: Sequence[str]) -> list[str]:
     return states
 
 
-def _notes(report: Report, rows_by_column: RowsByColumn) -> list[str]:
+def notes_on(
+    report: Report, rows_by_column: RowsByColumn, *, is_exact: bool
+) -> list[str]:
     """Return the notes below a table: on intervals and sizes, then on single lines.
 
     A note on lines stands once, after the names of the lines.
@@ -334,6 +397,8 @@ def _notes(report: Report, rows_by_column: RowsByColumn) -> list[str]:
     notes = list(_general_notes(report, rows_by_column, rows))
     for note, lines in lines_by_note.items():
         notes.append(f"{', '.join(lines)}: {note}.")
+    if is_exact:
+        notes.append(render("latex.note.exact"))
     return notes
 
 
@@ -386,10 +451,10 @@ def _general_notes(
     if failed_guards:
         yield render("latex.note.failed", guards=failed_guards)
 
-    yield _made_note(report)
+    yield made_note(report)
 
 
-def _made_note(report: Report) -> str:
+def made_note(report: Report) -> str:
     """Return the note that names the program and the texts that a table is about."""
     version = report.versions.get("spark-audit", "of an unknown version")
     kind, separator, digits = report.manifest.digest.rpartition(":")
@@ -496,7 +561,7 @@ def _failed_guards(report: Report) -> list[str]:
     return failed
 
 
-def _tex(escaped: object) -> str:
+def tex_text(escaped: object) -> str:
     """Return what pandas escaped in ASCII: it compiles in any encoding and engine.
 
     A character without a command of plain LaTeX appears by its code, as U+4E2D.
@@ -528,7 +593,7 @@ def _latex_of(character: str) -> str:
 
 def _stacked(escaped: object) -> str:
     """Return the interval below its value, which stands on its checkpoint's line."""
-    value, bracket, limits = _tex(escaped).partition(" [")
+    value, bracket, limits = tex_text(escaped).partition(" [")
     if not bracket:
         # There is no interval.
         return value
