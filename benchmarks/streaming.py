@@ -307,7 +307,7 @@ def units_of(rows: int) -> pd.DataFrame:
     row = np.arange(rows)
     return pd.DataFrame(
         {
-            "of": "pii",
+            "variant": "pii",
             "split": np.where(row % 4 == 3, "test", "train"),
             "task": np.where(row % 2, "second", "first"),
             "type": np.where(row % 3, "PHONE", "EMAIL"),
