@@ -18,7 +18,7 @@ that the audit gives to ``cells_of_units`` or ``cells_of_frame``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,25 +170,29 @@ def figures(
     """
     if pairs is None:
         pairs = context.baselines.items()
+    pairs = list(pairs)
 
     # p comes first: the test needs the sums, which estimates do not keep.
     differences = _paired_differences(sums, pairs, audit)
     ps = _sign_flip_ps(differences, flipped, seed=context.seed)
 
-    estimands: dict[PairedKey, Estimand | Estimate] = {}
-    for ratio_key, estimand in sums.items():
+    # All figures and differences share the same resamples.
+    replicates = replicates_of(sums, group.weights(context))
+    estimates: dict[PairedKey, Estimate] = {}
+    for ratio_key, estimate in estimates_of(sums, replicates).items():
         figure_key = PairedKey(
             checkpoint=ratio_key.checkpoint,
             baseline="",
             metric=ratio_key.metric,
             variant=ratio_key.variant,
         )
-        estimands[figure_key] = estimand
-    estimands |= differences
+        estimates[figure_key] = estimate
 
-    # All figures and differences share the same resamples.
-    replicates = replicates_of(estimands, group.weights(context))
-    estimates = estimates_of(estimands, replicates)
+    for key, difference in _paired_differences(sums, pairs, audit):
+        if isinstance(difference, Estimate):
+            estimates[key] = difference
+        else:
+            estimates[key] = difference.estimate(_difference_of(replicates, key))
 
     rows: list[Row] = []
     contrasts: list[Contrast] = []
@@ -244,8 +248,11 @@ def _paired_differences(
     sums: Mapping[RatioKey, Estimand | Estimate],
     pairs: Iterable[tuple[str, str]],
     audit: type[Audit],
-) -> dict[PairedKey, Estimand | Estimate]:
-    """Return each figure minus that of its baseline.
+) -> Iterator[tuple[PairedKey, Estimand | Estimate]]:
+    """Yield each figure minus that of its baseline.
+
+    Over many clusters a difference takes much memory, so all of them are never held at
+    once.
 
     Parameters
     ----------
@@ -256,7 +263,6 @@ def _paired_differences(
     for checkpoint, baseline in pairs:
         baselines_by_checkpoint.setdefault(checkpoint, []).append(baseline)
 
-    differences: dict[PairedKey, Estimand | Estimate] = {}
     for (checkpoint, metric, variant), figure in sums.items():
         # Some metrics are never compared with a baseline.
         if audit.metric(metric).alone:
@@ -266,8 +272,7 @@ def _paired_differences(
             baseline_figure = sums.get(RatioKey(baseline, metric, variant))
             if baseline_figure is not None:
                 key = PairedKey(checkpoint, baseline, metric, variant)
-                differences[key] = _difference(figure, baseline_figure)
-    return differences
+                yield key, _difference(figure, baseline_figure)
 
 
 def _difference(
@@ -285,8 +290,20 @@ def _difference(
     return figure.minus(baseline_figure)
 
 
+def _difference_of(
+    replicates: Mapping[RatioKey, np.ndarray], key: PairedKey
+) -> np.ndarray:
+    """Return a figure minus that of its baseline in every resample, shape ``(B,)``."""
+    figure = replicates[RatioKey(key.checkpoint, key.metric, key.variant)]
+    baseline_figure = replicates[RatioKey(key.baseline, key.metric, key.variant)]
+
+    # Both may be infinite in a resample, where their difference is NaN.
+    with np.errstate(invalid="ignore"):
+        return np.asarray(figure - baseline_figure)
+
+
 def _sign_flip_ps(
-    differences: Mapping[PairedKey, Estimand | Estimate],
+    differences: Iterable[tuple[PairedKey, Estimand | Estimate]],
     flipped: Callable[[Estimand], np.ndarray],
     *,
     seed: int,
@@ -301,7 +318,7 @@ def _sign_flip_ps(
         As in :func:`figures`.
     """
     added_by_cluster: dict[PairedKey, np.ndarray] = {}
-    for key, difference in differences.items():
+    for key, difference in differences:
         if isinstance(difference, Estimate):
             continue
 
