@@ -1,8 +1,9 @@
-"""Read from a run of spark-train what its checkpoints were trained with.
+"""Read from the record of a run what its checkpoints were trained with.
 
-``run.json`` has the method, its settings and the seconds of each phase, and
-``metrics.jsonl`` a line per step with the losses. A checkpoint in the folder of a run
-gets the facts of all phases up to its own; any other checkpoint has none.
+``run.json`` of spark-train has the method, its settings and the seconds of each phase,
+and ``metrics.jsonl`` a line per step with the losses. A checkpoint in the folder of a
+run gets the facts of all phases up to its own. A trainer of transformers leaves steps
+and losses beside its checkpoint (``trainer_state.py``); any other one has no facts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from spark_audit.checkpoints.run_record import check_files, read_run
+from spark_audit.checkpoints.trainer_state import trainer_facts
 from spark_audit.files import data_bytes, read_regular
 from spark_audit.results.training import Setting, TrainingFacts, TrainingPart
 
@@ -69,8 +71,8 @@ def training_of(folder: Path) -> TrainingFacts | None:
     Returns
     -------
     TrainingFacts or None
-        ``None`` if the checkpoint is not in a run of spark-train, or if the record does
-        not say with which method it was trained.
+        ``None`` if neither spark-train nor a trainer of transformers left a record, or
+        if the record does not say with which method it was trained.
 
     Raises
     ------
@@ -80,7 +82,7 @@ def training_of(folder: Path) -> TrainingFacts | None:
     part_folder = folder.resolve()
     stage_folder = part_folder.parent
     if stage_folder.parent.name != STAGES_FOLDER:
-        return None
+        return trainer_facts(folder)
 
     run_folder = stage_folder.parent.parent
     run = read_run(run_folder)

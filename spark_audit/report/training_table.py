@@ -1,4 +1,4 @@
-"""The table of what checkpoints were trained with: a line for each, of spark-train.
+"""The table of what checkpoints were trained with: a line for each with a record.
 
 Its columns are the checkpoint, its method, the settings in which runs differ or which
 differ from their defaults, then steps, seconds and the losses at the end, of learning
@@ -124,7 +124,7 @@ def _record(
         "checkpoint": checkpoint.name,
         "method": training.method,
         "privacy": training.privacy or None,
-        "tasks": len(training.tasks),
+        "tasks": len(training.tasks) or None,
     }
     for name in setting_names:
         value = training.settings.get(name)
@@ -137,7 +137,8 @@ def _record(
         record[f"seconds_{column}"] = (
             round(sum(seconds.values()), SECOND_DIGITS) if seconds else None
         )
-    record["clock"] = training.clock
+    has_seconds = any(part.seconds for part in training.parts)
+    record["clock"] = training.clock if has_seconds else None
     for part, column in PART_NAMES.items():
         record[f"loss_{column}"] = training.part(part).loss
     return record
@@ -172,7 +173,7 @@ def training_for_readers(report: Report) -> ReportTable:
                 (value for value in values if value is not None), None
             )
     left_out = {*shared_settings}
-    clocks = {record.get("clock") for record in records}
+    clocks = {record["clock"] for record in records if record.get("clock")}
     if len(clocks) == 1:
         left_out.add("clock")
 

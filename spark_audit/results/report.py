@@ -54,8 +54,8 @@ class CheckpointFacts(Strict):
     relearned_from: Text | None = None
     """Name of the checkpoint that a short training on other rows made this of."""
     training: TrainingFacts | None = None
-    """What it was trained with; null: not known, as it is not of a run of
-    `spark-train`."""
+    """What it was trained with; null: neither `spark-train` nor a trainer of
+    transformers left a record of it."""
     notes: list[Text] = []
     """Remarks on opening and scoring it."""
 

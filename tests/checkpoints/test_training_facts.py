@@ -144,3 +144,69 @@ def test_losses_that_were_changed_are_refused_by_the_name_of_their_file(run):
     with pytest.raises(OutputError) as caught:
         at(run, "1-yelp/task")
     assert caught.value.where == str(metrics)
+
+
+def trainer_run(folder: Path, **columns: Any) -> Path:
+    """The record of 100 steps: a loss every 4 steps, and an evaluation between."""
+    history: list[dict[str, Any]] = [
+        {"step": step, "loss": step / 8, "epoch": step / 25} for step in range(4, 97, 4)
+    ]
+    history += [{"step": 96, "eval_loss": 1e6}, {"step": 100, "loss": 20.0}]
+    history += [{"step": 100, "train_runtime": 12.5, "train_loss": 1e6}]
+    state = {"global_step": 100, "epoch": 4.0, "num_train_epochs": 4}
+    state |= {"train_batch_size": 8, "log_history": history}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trainer_state.json").write_text(json.dumps(state | columns))
+    return folder
+
+
+def test_a_trainers_record_has_steps_and_the_mean_of_its_last_losses(tmp_path):
+    facts = training_of(trainer_run(tmp_path / "checkpoint-100"))
+    assert facts is not None
+    assert facts.settings == {"epochs": 4, "batch_size": 8}
+    assert facts.changed == ["epochs"]
+    (learning,) = facts.parts
+    assert (learning.steps, learning.seconds) == (100, {"task": 12.5})
+    # A tenth of the steps are in the last three lines: of steps 92, 96 and 100.
+    assert learning.loss == pytest.approx((92 / 8 + 96 / 8 + 20.0) / 3)
+    assert (learning.last_steps, learning.rows) == (12, 12 * 8)
+
+
+def test_lines_of_more_steps_weigh_more_and_an_epoch_bounds_the_rows(tmp_path):
+    history = [{"step": 90, "loss": 1.0}, {"step": 95, "loss": 2.0}]
+    history += [{"step": 100, "loss": 5.0}]
+    columns = {"log_history": history, "epoch": 50.0}
+    facts = training_of(trainer_run(tmp_path / "a", **columns))
+    assert facts.parts[0].loss == pytest.approx((5 * 2.0 + 5 * 5.0) / 10)
+    assert facts.parts[0].rows == 2 * 8
+
+    columns = {"log_history": [{"step": 90, "loss": 1.0}, {"step": 97, "loss": 4.0}]}
+    facts = training_of(trainer_run(tmp_path / "b", **columns))
+    assert facts.parts[0].loss == pytest.approx((90 * 1.0 + 7 * 4.0) / 97)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[1]",
+        b"{}",
+        b'{"global_step": "x", "log_history": []}',
+        b"\xff",
+        b"[" * 9999,
+    ],
+)
+def test_a_file_that_is_no_record_of_a_trainer_says_nothing(content, tmp_path):
+    (tmp_path / "trainer_state.json").write_bytes(content)
+    assert training_of(tmp_path) is None
+
+
+def test_a_trainers_record_without_losses_or_with_others_says_what_it_has(tmp_path):
+    for history in (
+        [],
+        [1, None],
+        [{"loss": "x", "step": 3}],
+        [{"loss": float("nan")}],
+    ):
+        facts = training_of(trainer_run(tmp_path, log_history=history))
+        assert (facts.parts[0].steps, facts.parts[0].loss) == (100, None)
