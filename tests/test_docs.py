@@ -221,9 +221,10 @@ def test_every_line_of_the_studies_is_one_that_its_program_takes(
         "spark-audit": conf.main.command_app(audits),
         "spark-train": conf.training.command_app([]),
     }
-    # Three studies, two tasks, 13 runs of the sweep, and what is audited.
+    # Three studies, two tasks, 13 runs of the sweep, what is audited, and what is
+    # rendered again.
     counts = Counter(program for program, *_ in calls_of_studies)
-    assert counts == {"python": 3, "spark-audit": 2 + 1 + 2 + 2, "spark-train": 12}
+    assert counts == {"python": 3, "spark-audit": 2 + 1 + 2 + 2 + 2, "spark-train": 12}
     for program, *arguments in calls_of_studies:
         if program == "python":
             parse_only([program, *arguments], monkeypatch)
