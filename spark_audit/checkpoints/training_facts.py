@@ -88,7 +88,7 @@ def training_of(folder: Path) -> TrainingFacts | None:
     run = read_run(run_folder)
     method = run.get("method")
     if not method:
-        return None
+        return trainer_facts(folder)
 
     # The phases up to this checkpoint, in the order of the run.
     seconds_by_phase = run.get("seconds", {})
