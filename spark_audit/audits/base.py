@@ -30,6 +30,7 @@ from spark_audit.audits.baselines import baselines_of as baselines_of
 from spark_audit.audits.baselines import originals as originals
 from spark_audit.audits.baselines import with_base as with_base
 from spark_audit.audits.claims import at_level, corrected
+from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.audits.metrics import LatexColumn as LatexColumn
 from spark_audit.audits.metrics import Metric as Metric
 from spark_audit.manifest.file import original, read_manifest
@@ -41,6 +42,7 @@ from spark_audit.results import (
     Finding,
     Guard,
     Hits,
+    Report,
     Row,
 )
 from spark_audit.results.evidence import Evidence
@@ -231,6 +233,22 @@ class Audit(CheckedFields, ABC):
         """
         del finding
         return ""
+
+    @classmethod
+    def is_reference(cls, finding: Finding) -> bool:
+        """Return whether a finding is on a checkpoint that others are compared with.
+
+        Such a checkpoint is not under test: a report that has nothing else on it gives
+        it no state, and no rule of the gate judges its claims.
+        """
+        del finding
+        return False
+
+    @classmethod
+    def answers(cls, report: Report) -> Sequence[FirstAnswer]:
+        """Return what answers its question in words on the first screen."""
+        del report
+        return ()
 
     @classmethod
     def size_of(cls, fact: Fact) -> int | None:

@@ -62,9 +62,9 @@ def show_glance(glance: Glance, *, verbose: bool = False) -> None:
 
     _show_matrix(glance.matrix, verbose=verbose)
 
-    labelled_sentences = [
-        (consequence.label, consequence.sentence) for consequence in glance.consequences
-    ]
+    labelled_sentences = [(answer.label, answer.text) for answer in glance.answers]
+    for consequence in glance.consequences:
+        labelled_sentences.append((consequence.label, consequence.sentence))
     if glance.exposed:
         kinds = [f"{exposed.kind} {exposed.effect}" for exposed in glance.exposed]
         sentence = f"{glance.whose_kinds} {', '.join(kinds)}"

@@ -14,8 +14,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from spark_audit.audits import about
+from spark_audit.audits import about, in_order
 from spark_audit.audits.claims import TESTS_SETTING
+from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
 from spark_audit.names import BASE
 from spark_audit.report import first_screen
@@ -86,6 +87,8 @@ class Glance:
         rows that were trained on.
     matrix
         Checkpoints and attacks.
+    answers
+        Sentences of audits that answer their question in words.
     consequences
         Sentences: the worst result first, then the limit of what was not found.
     exposed
@@ -110,6 +113,7 @@ class Glance:
     basis: str
     alarms: tuple[str, ...]
     matrix: Matrix
+    answers: tuple[FirstAnswer, ...]
     consequences: tuple[Consequence, ...]
     exposed: tuple[ExposedKind, ...]
     next_steps: dict[State, str]
@@ -169,6 +173,7 @@ def glance_of(
         basis=_basis(report, all_checkpoint_states),
         alarms=tuple(_alarms(report, all_checkpoint_states)),
         matrix=matrix_of(all_checkpoint_states),
+        answers=tuple(_answers(report)),
         consequences=consequences,
         exposed=tuple(_exposed_kinds(all_checkpoint_states)),
         next_steps=next_steps,
@@ -178,6 +183,12 @@ def glance_of(
         checks=_checks(report),
         more=tuple(_more(all_checkpoint_states, consequences, next_steps)),
     )
+
+
+def _answers(report: Report) -> Iterator[FirstAnswer]:
+    """Yield what audits of the report answer in words, in the order of audits."""
+    for audit in in_order({row.audit for row in report.results}):
+        yield from about(audit).answers(report)
 
 
 def label_of_step(state: State) -> str:

@@ -104,9 +104,10 @@ class AuditReport(Report):
         ----------
         name
             Name of its file in ``figures/``: that of an audit (``matched``, ``canary``,
-            ``twins``, ``mia``, ``extract``, ``series``, ``stages``, ``rank``, ``nll``,
-            ``utility``, ``noise``), ``selectivity``, or ``manifest``. ``memory`` means
-            ``matched``, ``exposure`` ``canary``, ``roc`` ``mia``, and ``accuracy``
+            ``twins``, ``mia``, ``extract``, ``series``, ``erasure``, ``stages``,
+            ``rank``, ``nll``, ``utility``, ``noise``), ``selectivity``, or
+            ``manifest``. ``memory`` means ``matched``, ``exposure`` ``canary``, ``roc``
+            ``mia``, and ``accuracy``
             ``utility``.
 
         Returns

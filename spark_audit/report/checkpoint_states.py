@@ -239,7 +239,8 @@ def _can_show_leak(audit: str) -> bool:
 def checkpoint_states(report: Report) -> list[CheckpointState]:
     """Return the state of every checkpoint, the worst first.
 
-    The base is left out unless it leaks. The list is empty if no audit of the report
+    The base is left out unless it leaks, and so are checkpoints that others are only
+    compared with. The list is empty if no audit of the report
     attacks anything.
     """
     scored = _scored_checkpoints(report)  # audit -> checkpoints
@@ -263,6 +264,8 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
         findings = [*findings_by_name.get(name, ()), *reasons_for_all]
         has_detection = any(finding.detected for finding in findings)
         is_clean_base = name == BASE and not has_detection
+        if is_only_reference(findings_by_name.get(name, ())):
+            continue
         if name != RELEARNED_BASE and not is_clean_base:
             memory_rows = memory_rows_by_name.get(name, [])
             checkpoint_state = _checkpoint_state(
@@ -270,6 +273,20 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
             )
             all_checkpoint_states.append(checkpoint_state)
     return sorted(all_checkpoint_states, key=_badness)
+
+
+def is_only_reference(findings: Sequence[Finding]) -> bool:
+    """Return whether others are only compared with a checkpoint: it is not under test.
+
+    Parameters
+    ----------
+    findings
+        All findings on the checkpoint.
+    """
+    of_audits = [finding for finding in findings if finding.audit != OF_REPORT]
+    return bool(of_audits) and all(
+        about(finding.audit).is_reference(finding) for finding in of_audits
+    )
 
 
 def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:

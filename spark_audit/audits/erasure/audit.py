@@ -32,6 +32,7 @@ import pandas as pd
 from cyclopts import Parameter
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
+from spark_audit.audits.erasure.answers import first_screen_answers
 from spark_audit.audits.erasure.comparison import (
     NO_REFERENCE,
     Comparison,
@@ -47,6 +48,7 @@ from spark_audit.audits.erasure.findings import (
     VERDICTS,
     CheckpointFigures,
     erasure_finding,
+    is_reference,
     reference_finding,
     verdict_of,
 )
@@ -76,6 +78,7 @@ from spark_audit.audits.erasure.verdicts import (
     margin_of,
     tests_of,
 )
+from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.audits.setup_faults import Fault, broken_fault
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
@@ -88,7 +91,7 @@ from spark_audit.names import (
     is_untrained,
     original_of,
 )
-from spark_audit.results import AuditResult, Finding, Row
+from spark_audit.results import AuditResult, Finding, Report, Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
@@ -201,6 +204,22 @@ class Erasure(Audit):
     def verdict_of(cls, finding: Finding) -> str:
         """Return the verdict of a finding of it; see the file ``findings``."""
         return verdict_of(finding)
+
+    @classmethod
+    def is_reference(cls, finding: Finding) -> bool:
+        """Return whether a finding is on the model before erasure or a retrained one.
+
+        See :meth:`spark_audit.audits.base.Audit.is_reference`.
+        """
+        return is_reference(finding)
+
+    @classmethod
+    def answers(cls, report: Report) -> Sequence[FirstAnswer]:
+        """Return what was to be forgotten, and what is left of it in each checkpoint.
+
+        See :meth:`spark_audit.audits.base.Audit.answers`.
+        """
+        return first_screen_answers(report)
 
     @property
     def inputs(self) -> list[Path]:
@@ -396,9 +415,9 @@ class Erasure(Audit):
 
 def _key_of_reference(name: str, comparison: Comparison) -> str:
     """Return the key of a finding without a verdict; empty: the name gets a verdict."""
-    if name == comparison.before:
+    if original_of(name) == comparison.before:
         return "before"
-    if name == comparison.retrained:
+    if original_of(name) == comparison.retrained:
         return "retrained"
     return "copy" if CheckpointName.parse(name).derived else ""
 

@@ -63,6 +63,12 @@ def verdict_of(finding: Finding) -> str:
     return verdict_by_claim.get(finding.claim, CANNOT_TELL)
 
 
+def is_reference(finding: Finding) -> bool:
+    """Return whether a finding is on the model before erasure or on a retrained one."""
+    key = finding.says.removeprefix("erasure.")
+    return key.startswith(("before_", "retrained_"))
+
+
 class CheckpointFigures(NamedTuple):
     """The figures that findings on a checkpoint show.
 

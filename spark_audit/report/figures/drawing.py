@@ -30,6 +30,7 @@ FIGURE_NEEDS = {
     "mia": "mia_roc",
     "extract": "extract_prompts",
     "series": "series_stages",
+    "erasure": "erasure",
     "stages": "stages_states",
     "rank": "rank",
     "nll": "nll",

@@ -27,6 +27,7 @@ from spark_audit.names import (
     is_untrained,
     series_of,
 )
+from spark_audit.report.checkpoint_states import is_only_reference
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.gate.rules import Rule
 from spark_audit.report.gate.verdicts import (
@@ -315,6 +316,8 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
         return render("gate.relearned")
     # The base was not trained on audited rows.
     if rule.claim or rule.guard:
+        if _is_only_reference(report, name):
+            return render("gate.without_verdict")
         return render("gate.base") if name == BASE else ""
     if rule.verdict:
         is_untested = is_untrained(name) or has_no_verdict(report, rule.audit, name)
@@ -345,6 +348,12 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
     if name in quantised_names and about(rule.audit).of_series:
         return render("gate.stages")
     return ""
+
+
+def _is_only_reference(report: Report, name: str) -> bool:
+    """Return whether others are only compared with a checkpoint."""
+    findings = [finding for finding in report.findings if finding.checkpoint == name]
+    return is_only_reference(findings)
 
 
 def _is_baseline_of(report: Report, rows: Sequence[Row], name: str) -> bool:

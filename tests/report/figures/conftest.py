@@ -162,6 +162,12 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
         for metric in ("dp_pii", "dp_nonpii"):
             for sigma, lost in (("0.05", -20.0), ("0.5", -90.0)):
                 put(name, "noise", metric, lost, variant=sigma, unit="%", width=3.0)
+    # Last, so that the random numbers of all others stay the same.
+    for name in entries[1:]:
+        for part in ("row", "identifiers"):
+            within = {"no_effect": 0.0, "no_effect_low": -0.3, "no_effect_high": 0.3}
+            at = float(random.normal(-0.1, 0.3))
+            put(name, "erasure", "remaining", at, variant=part, unit="nats", **within)
     return made_report(
         *names,
         results=rows,
