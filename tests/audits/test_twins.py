@@ -195,6 +195,14 @@ def test_without_identifiers_never_trained_on_the_base_is_the_null(plant):
     assert not [row for row in result.results if row.metric == "beyond"]
 
 
+def test_where_only_held_out_identifiers_have_twins_memory_is_not_tested(plant):
+    manifest = plant(trained=0, never=20)
+    result = run(tables(manifest, one=lambda dose: 0.3), manifest)
+    (finding,) = result.findings
+    assert (finding.claim, finding.says) == ("not_tested", "twins.no_trained")
+    assert finding.p is None
+
+
 def test_why_no_group_is_held_out_is_known(plant):
     """Nobody was, or text alone tells those who were from trained ones."""
     nobody, evidence_of_all = (
