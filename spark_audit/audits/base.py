@@ -153,6 +153,8 @@ class Audit(CheckedFields, ABC):
     latex_variants
         Sign of what its variants are, if each has lines of its own in the LaTeX table,
         as ``σ``; its columns then have no variant. Empty: variants are columns.
+    latex_records
+        Further tables of its report that LaTeX has too, by name.
     latex_place
         Tables with a lower number come first; tables with the same number are in the
         order of their audits.
@@ -193,6 +195,7 @@ class Audit(CheckedFields, ABC):
 
     latex_table: ClassVar[str] = ""
     latex_variants: ClassVar[str] = ""
+    latex_records: ClassVar[tuple[str, ...]] = ()
     latex_place: ClassVar[int] = 0
     latex: ClassVar[tuple[LatexColumn, ...]] = ()
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
+from spark_audit.checkpoints.recorded_numbers import is_count, is_number
 from spark_audit.errors import InputError
 from spark_audit.files import data_bytes, parse_json, read_regular
 from spark_audit.results.training import Setting, TrainingFacts, TrainingPart
@@ -48,12 +49,12 @@ def trainer_facts(folder: Path) -> TrainingFacts | None:
 
     n_steps = state.get("global_step")
     history = state.get("log_history")
-    if not _is_count(n_steps) or not isinstance(history, list):
+    if not is_count(n_steps) or not isinstance(history, list):
         return None
 
     settings: dict[str, Setting] = {}
     for field, setting in SETTING_BY_FIELD.items():
-        if _is_count(state.get(field)):
+        if is_count(state.get(field)):
             settings[setting] = state[field]
     logged = [line for line in history if isinstance(line, dict)]
     return TrainingFacts(
@@ -77,14 +78,14 @@ def _learning(
     """
     seconds = {}
     for line in logged:
-        if _is_number(line.get("train_runtime")):
+        if is_number(line.get("train_runtime")):
             seconds["task"] = float(line["train_runtime"])
 
     # Each loss counts as often as it has steps: from the last backwards.
     n_last = max(n_steps // SHARE_OF_LAST_STEPS, 1)
     with_loss = []
     for line in logged:
-        if _is_number(line.get("loss")) and _is_count(line.get("step")):
+        if is_number(line.get("loss")) and is_count(line.get("step")):
             with_loss.append((line["step"], float(line["loss"])))
     losses = 0.0
     n_averaged = 0
@@ -113,20 +114,8 @@ def _rows(n_averaged: int, n_steps: int, batch_size: object, epoch: object) -> i
 
     It is at most those of an epoch. Several devices read more.
     """
-    if not isinstance(batch_size, int):
+    if not is_count(batch_size):
         return 0
-    if _is_number(epoch) and epoch > 1:
+    if is_number(epoch) and epoch > 1:
         n_averaged = min(n_averaged, math.ceil(n_steps / epoch))
     return n_averaged * batch_size
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    """Return whether a value of a record is a whole number of 0 or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value of a record is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)

@@ -13,8 +13,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias
 
+from spark_audit.checkpoints.recorded_numbers import is_count, is_number
 from spark_audit.checkpoints.run_record import check_files, read_run
 from spark_audit.checkpoints.trainer_state import trainer_facts
 from spark_audit.files import data_bytes, read_regular
@@ -154,11 +155,17 @@ def _learned_tasks(keys: Iterable[str], tasks: Sequence[object]) -> list[str]:
 
 
 def _plain_values(settings: Mapping[str, Any]) -> dict[str, Setting]:
-    """Return the settings that are truth values, finite numbers or text."""
+    """Return the settings that are truth values, numbers or text.
+
+    A whole number of any size may be a seed: a large one is text.
+    """
     plain: dict[str, Setting] = {}
     for name, value in settings.items():
-        is_number = isinstance(value, int | float) and math.isfinite(value)
-        if is_number or isinstance(value, str):
+        if isinstance(value, bool | str) or is_number(value):
+            plain[name] = value
+        elif isinstance(value, int):
+            plain[name] = str(value)
+        elif isinstance(value, float) and math.isfinite(value):
             plain[name] = value
     return plain
 
@@ -224,7 +231,7 @@ def _sums_of_seconds(
         if not isinstance(seconds, Mapping):
             continue
         for work, value in seconds.items():
-            if _is_finite_number(value):
+            if is_number(value):
                 sums[work] = sums.get(work, 0.0) + value
     return sums
 
@@ -233,7 +240,7 @@ def _rows_of_task(last: _LastSteps, settings: Mapping[str, object]) -> int:
     """Return about how many rows a task has: those of one epoch; 0: not known."""
     epochs = settings.get("epochs")
     batch_size = settings.get("batch_size")
-    if not isinstance(epochs, int) or not isinstance(batch_size, int) or epochs < 1:
+    if not is_count(epochs) or not is_count(batch_size) or epochs < 1:
         return 0
     return math.ceil(last.n_steps / epochs) * batch_size
 
@@ -244,17 +251,17 @@ def _rows_of_steps(lines: Sequence[StepLine], settings: Mapping[str, object]) ->
     Steps of a correction count their rows; those of learning read a batch each.
     """
     batch_size = settings.get("batch_size")
-    rows_per_step = batch_size if isinstance(batch_size, int) else 0
+    rows_per_step = batch_size if is_count(batch_size) else 0
     n_rows = 0
     for line in lines:
         counted = line.get("rows")
-        n_rows += counted if isinstance(counted, int) else rows_per_step
+        n_rows += counted if is_count(counted) else rows_per_step
     return n_rows
 
 
 def _mean_loss(lines: Sequence[StepLine]) -> float | None:
     """Return the mean loss of some steps; None: there is none."""
-    losses = [line["loss"] for line in lines if _is_finite_number(line.get("loss"))]
+    losses = [line["loss"] for line in lines if is_number(line.get("loss"))]
     return math.fsum(losses) / len(losses) if losses else None
 
 
@@ -270,19 +277,12 @@ def _mean_terms(lines: Sequence[StepLine]) -> dict[str, float]:
         for key, count in line.items():
             term = key.removeprefix("n_")
             mean = line.get(term)
-            if term == key or not isinstance(count, int) or not count:
+            if term == key or not is_count(count) or not count:
                 continue
-            if _is_finite_number(mean):
+            if is_number(mean):
                 counts[term] = counts.get(term, 0) + count
                 sums[term] = sums.get(term, 0.0) + count * mean
     return {term: sums[term] / counts[term] for term in sums}
-
-
-def _is_finite_number(value: object) -> TypeGuard[float]:
-    """Return whether a value of a record is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)
 
 
 def _last_steps_of_run(
@@ -341,7 +341,7 @@ def _steps(text: str) -> Iterator[StepLine]:
     for text_line in text.splitlines():
         try:
             line = json.loads(text_line)
-        except ValueError:
+        except (ValueError, RecursionError):
             # The last line of a run that goes on may be written in part.
             continue
         if isinstance(line, dict) and "step" in line and not line.get("probe"):

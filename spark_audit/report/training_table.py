@@ -20,7 +20,7 @@ from spark_audit.report.cells import (
     records_table,
 )
 from spark_audit.results import CheckpointFacts, Report
-from spark_audit.results.report_checks import MAX_FIGURE
+from spark_audit.results.report_checks import MAX_FIGURE, TEXT_COLUMNS
 from spark_audit.results.training import Setting, TrainingFacts
 
 TRAINING_TABLE = "training"
@@ -28,6 +28,9 @@ TRAINING_TABLE = "training"
 
 PART_NAMES = {"task": "learning", "priv": "correction", "answers": "answers"}
 """Part of a training -> its name in columns."""
+
+OWN_COLUMNS = (*TEXT_COLUMNS, "method", "privacy", "tasks", "clock")
+"""Columns of the table that are no settings, or that hold text in any table."""
 
 SECOND_DIGITS = 1
 """Decimals of seconds in the table; the checkpoints' facts have all."""
@@ -101,6 +104,9 @@ def _settings_to_show(trained: Sequence[TrainedCheckpoint]) -> list[str]:
 
     shown = []
     for name in names:
+        # No setting of ours has such a name, but a record may be anybody's.
+        if name in OWN_COLUMNS:
+            continue
         is_changed = any(name in (training.changed or ()) for _, training in trained)
         if is_changed or _differs(name, trained):
             shown.append(name)

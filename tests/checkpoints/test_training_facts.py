@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_reports import checkpoint, manifest_facts
 
 from spark_audit.checkpoints.training_facts import training_of
 from spark_audit.errors import OutputError
 from spark_audit.files import fact_of
+from spark_audit.report.assemble import assemble
+from spark_audit.report.disclosure.shared import disclosed
 
 SETTINGS = {"epochs": 2, "batch_size": 4, "lr": 0.02, "ptpc.ul": False, "loss": "full"}
 PHASES = {
@@ -210,3 +213,45 @@ def test_a_trainers_record_without_losses_or_with_others_says_what_it_has(tmp_pa
     ):
         facts = training_of(trainer_run(tmp_path, log_history=history))
         assert (facts.parts[0].steps, facts.parts[0].loss) == (100, None)
+
+
+HOSTILE: list[Any] = [None, True, -1, 10**400, 1e308, float("nan"), "x", [1], {"a": 1}]
+"""Values that no record of ours has in place of a number."""
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+def test_a_record_of_anything_says_less_and_never_fails(value, tmp_path):
+    """What is read must also pass the checks of a report, which refuses such values."""
+    line = {"stage": "1-yelp", "part": "task", "step": value, "loss": value}
+    line |= {"task": value, "n_task": value, "rows": value}
+    lines = [json.dumps(line), json.dumps(line | {"loss": 1.5, "step": 2})]
+    settings = dict.fromkeys(("epochs", "batch_size", "checkpoint", "note"), value)
+    run = written_run(
+        tmp_path / "run",
+        seconds={"1-yelp/task": value, "2-fomc/task": {"task": value}},
+        settings=settings,
+        changed=[*settings, value],
+        tasks=["yelp", value],
+        clock=value,
+    )
+    (run / "metrics.jsonl").write_text("\n".join([*lines, "[" * 10**5]))
+    state = trainer_run(
+        tmp_path / "trainer",
+        global_step=5,
+        train_batch_size=value,
+        epoch=value,
+        log_history=[value, {"step": value, "loss": value}, {"train_runtime": value}],
+    )
+    facts = [at(run, "2-fomc/task"), at(run, "1-yelp/task"), training_of(state)]
+    assert {facts.method for facts in facts[:2]} == {"spark"}
+    checkpoints = [
+        checkpoint(f"run-{number}", training=one) for number, one in enumerate(facts)
+    ]
+    report = assemble(
+        {},
+        status="complete",
+        command=[],
+        manifest=manifest_facts(),
+        checkpoints=checkpoints,
+    )
+    assert len(disclosed(report).tables["training"]) == 3

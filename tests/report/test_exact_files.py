@@ -12,8 +12,10 @@ from made_reports import checkpoint, figure, made_report, manifest_facts
 
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
+from spark_audit.files import sha256_file
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.gate.statement import statement
 from spark_audit.results import Report
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 
@@ -143,3 +145,13 @@ def test_a_number_has_the_same_digits_in_every_cell(folder):
     tex = (folder / "exact" / "ablations.tex").read_text()
     body = tex[tex.index(r"\midrule") : tex.index(r"\bottomrule")]
     assert {len(part) for part in re.findall(r"\d\.(\d+)", body)} == {4}
+
+
+def test_a_statement_on_the_report_has_no_bare_digest_of_them(folder):
+    """With it, anybody could try out figures of single rows."""
+    assert exact(folder, "--format", "csv") == 0
+    report = read_report(folder)
+    text = statement(report, folder, [], allow_missing=False).decode()
+    assert "exact/results.csv" in text
+    assert sha256_file(folder / "exact" / "results.csv") not in text
+    assert sha256_file(folder / "tables" / "results.csv") in text

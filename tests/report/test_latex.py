@@ -52,6 +52,7 @@ COLUMNS: dict[str, list[str]] = {
         *(f"mia|auc|{score}" for score in SCORES),
         *(f"mia|tpr_at_fpr_5|{score}" for score in RARE),
     ],
+    "canary_nll": [f"canary|nll|{part}" for part in ("full", "password", "ssn")],
     "ablations": [*UTILITY, *NLL],
     "utility": [
         *(f"utility|accuracy|2|task:{task}" for task in TASKS),
@@ -140,6 +141,40 @@ def test_a_table_holds_the_figures_of_its_rows(report, name):
                 each,
                 column,
             )
+
+
+def test_a_scale_of_noise_has_a_line_of_its_own():
+    rows = []
+    for k, sigma in enumerate(("0.01", "0.5")):
+        for place in ("dp_pii", "dp_nonpii", "gap"):
+            rows.append(figure("run", f"noise|{place}|{sigma}", -1.0 - k))
+    lines = body(latex_tables(a_report(rows))["noise"])
+    assert list(lines) == [r"run, $\sigma$ = 0.01", r"run, $\sigma$ = 0.5"]
+    for k, cells in enumerate(lines.values()):
+        assert [numbers(cell)[0] for cell in cells] == [-1.0 - k] * 3
+
+
+def test_the_papers_preset_shows_canaries_by_annotation():
+    rows = [figure("run", f"canary|nll|{part}", 1.0) for part in ("full", "ssn")]
+    rows += [figure("run", "canary|nll|full/annotation", 3.0)]
+    report = a_report(rows)
+    for settings, value in (({}, 1.0), ({"preset": "paper"}, 3.0)):
+        tables = latex_tables(report.model_copy(update={"settings": settings}))
+        assert numbers(body(tables["canary_nll"])["run"][0])[0] == value
+
+
+def test_accuracies_by_stage_are_a_table_of_the_records_of_their_audit():
+    records = [
+        {"checkpoint": "run", "stage": 1, "after": "a", "a": 0.75, "b": 0.25},
+        {"checkpoint": "run", "stage": 2, "after": "b", "a": 0.5, "b": 0.875},
+    ]
+    tables = {"accuracy_matrix": records, "somebody_elses": records}
+    origins = {"accuracy_matrix": "utility", "somebody_elses": "theirs"}
+    report = a_report([], tables=tables, origins=origins)
+    texts = latex_tables(report)
+    assert list(texts) == ["accuracy_matrix"]
+    lines = texts["accuracy_matrix"].splitlines()
+    assert r"run & 2 & b & 0.500 & 0.875 \\" in lines
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, series_of
 from spark_audit.results import AuditResult, Contrast, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.report_checks import ACCURACY_MATRIX
 from spark_audit.scoring.answers import normalised
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import accuracy_intervals
@@ -139,12 +140,13 @@ class Utility(OfSeries):
     over = "over test rows"
     chance = True
     voided_by_setup = False
-    table_rules = {"accuracy_matrix": "digits"}
+    table_rules = {ACCURACY_MATRIX: "digits"}
     latex = (
         LatexColumn("BWT ↑", "bwt", counted="answers"),
         LatexColumn("Last ↑", "last", counted="answers"),
         LatexColumn("Avg ↑", "avg", counted="answers"),
     )
+    latex_records = (ACCURACY_MATRIX,)
     latex_place = 1
     example = "utility --ckpt runs/mine --data data/test.jsonl"
 
@@ -311,7 +313,7 @@ class Utility(OfSeries):
             contrasts=contrasts,
             guards=[*_guards(evidence.facts), *_empty_answer_guards(evidence)],
             findings=findings,
-            tables={"accuracy_matrix": matrices} if matrices else {},
+            tables={ACCURACY_MATRIX: matrices} if matrices else {},
             settings=settings,
         )
 

@@ -24,12 +24,12 @@ from spark_audit.report.cells import (
     figure,
     is_shared,
     line_name,
+    records_table,
 )
 from spark_audit.report.checkpoint_states import checkpoint_states, state_name
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.tables import methods_of
 from spark_audit.report.training_table import (
-    TRAINING_TABLE,
     is_training_table,
     training_for_readers,
 )
@@ -129,10 +129,22 @@ def latex_tables(report: Report, *, is_exact: bool = False) -> dict[str, str]:
                 table.name, report, rows_by_column, is_exact=is_exact
             )
 
-    if is_training_table(TRAINING_TABLE, report) and report.tables.get(TRAINING_TABLE):
-        training = training_for_readers(report)
-        tables[TRAINING_TABLE] = _table_of_records(TRAINING_TABLE, training, report)
+    for table_of_records in _tables_of_records(report):
+        name = table_of_records.key
+        tables[name] = _table_of_records(table_of_records, report)
     return tables
+
+
+def _tables_of_records(report: Report) -> Iterator[ReportTable]:
+    """Yield the further tables of a report that LaTeX has too: of audits, of runs."""
+    for name in report.tables:
+        if is_training_table(name, report) and report.tables[name]:
+            yield training_for_readers(report)
+
+        audit = report.origins.get(name, "")
+        if audit and name in about(audit).latex_records and report.tables[name]:
+            title = name.replace("_", " ")
+            yield records_table(report.tables[name], title=title, key=name)
 
 
 def rows_of_columns(
@@ -243,7 +255,7 @@ def lines_of(report: Report, rows_by_column: RowsByColumn) -> list[str]:
     return list(lines)
 
 
-def _table_of_records(name: str, table: ReportTable, report: Report) -> str:
+def _table_of_records(table: ReportTable, report: Report) -> str:
     """Return a table of records as a floating table, with its remarks as notes."""
     texts = [line.texts for line in table.rows]
     frame = pd.DataFrame(texts, columns=[*table.header])
@@ -259,8 +271,8 @@ def _table_of_records(name: str, table: ReportTable, report: Report) -> str:
     notes = [*table.remarks, made_note(report)]
     template = environment().get_template("table.tex")
     return template.render(
-        name=name,
-        caption=optional(f"latex.{name}") or table.title,
+        name=table.key,
+        caption=optional(f"latex.{table.key}") or table.title,
         tabular=tabular,
         notes=tabular_of_texts(notes),
     )
