@@ -235,6 +235,7 @@ def _show_sheets(
         Changes between two reports; None if there are not exactly two.
     """
     from spark_audit.report.person_sentences import (
+        erasure_of_person,
         person_verdict,
         remarks_on_persons,
         rows_of_person,
@@ -257,6 +258,9 @@ def _show_sheets(
         show_line(person_verdict(records_of_person), style="bold")
         show_line(rows_of_person(records_of_person[0]))
         _show_checkpoints(records_of_person)
+        erasure = erasure_of_person(records_of_person)
+        if erasure:
+            show_line(erasure)
         if changes is not None:
             _show_changes([change for change in changes if change["id"] == person_id])
         tell()

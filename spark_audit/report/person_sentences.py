@@ -49,6 +49,28 @@ def person_verdict(records: Sequence[PersonRecord]) -> str:
     return render("persons.verdict_not_tested", id=person)
 
 
+def erasure_of_person(records: Sequence[PersonRecord]) -> str:
+    """Return the verdicts on the person's rows that should be forgotten.
+
+    Empty: none of them is among the rows of the report that should be.
+
+    Parameters
+    ----------
+    records
+        One per checkpoint, all of one person.
+    """
+    if not any(record["forget"] for record in records):
+        return ""
+
+    verdicts = []
+    for record in records:
+        if record["verdict"]:
+            verdicts.append(f"{record['checkpoint']} {record['verdict']}")
+    if not verdicts:
+        return render("persons.to_forget_without_verdict")
+    return render("persons.to_forget", verdicts=", ".join(verdicts))
+
+
 def person_line(record: PersonRecord) -> tuple[str, ...]:
     """Return the line of a checkpoint on a person, by :data:`PERSON_COLUMNS`."""
     back = render("persons.back_not_tested")

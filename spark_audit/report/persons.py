@@ -15,15 +15,16 @@ A further field of a record is added to :class:`PersonRecord` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from spark_audit.audits import Extraction, Membership
+from spark_audit.audits import Erasure, Extraction, Membership
 from spark_audit.audits.claims import ALPHA
+from spark_audit.audits.erasure.units import FORGET
 from spark_audit.errors import InputError, visible
 from spark_audit.names import BASE
 from spark_audit.report.named import (
@@ -70,6 +71,10 @@ class PersonRecord(TypedDict):
         Those that come back, where the manifest was given.
     why
         Why nothing was tested; empty if something was.
+    forget
+        Whether rows of the person are among those that should be forgotten.
+    verdict
+        If so, the verdict of the audit of erasure on the checkpoint; empty: none.
     """
 
     id: str
@@ -85,6 +90,8 @@ class PersonRecord(TypedDict):
     asked: int
     texts: list[str]
     why: str
+    forget: bool
+    verdict: str
 
 
 class PersonChange(TypedDict):
@@ -165,6 +172,11 @@ def persons(
     texts_of_identifiers: list[str] = []
     if shown is not None and extracted is not None:
         texts_of_identifiers = _texts_of_identifiers(shown, extracted)
+    clusters_to_forget = set[str]()
+    if Erasure.evidence_file() in report.evidence:
+        erased = evidence_of(report, folder, Erasure.name)
+        is_to_forget = erased.units["side"] == FORGET
+        clusters_to_forget = {*erased.units["cluster"][is_to_forget]}
     records: list[PersonRecord] = []
     for named in named_rows(report, evidence, share=share):
         records += _records_of_checkpoint(
@@ -175,10 +187,39 @@ def persons(
             texts_of_identifiers=texts_of_identifiers,
             share=share,
         )
+    records = [
+        _with_erasure(record, report, clusters_by_person, clusters_to_forget)
+        for record in records
+    ]
 
     # By person in the order in which they were asked for, then by checkpoint.
     order = {person: position for position, person in enumerate(clusters_by_person)}
     return sorted(records, key=lambda record: order[record["id"]])
+
+
+def _with_erasure(
+    record: PersonRecord,
+    report: Report,
+    clusters_by_person: Mapping[str, set[str]],
+    clusters_to_forget: Collection[str],
+) -> PersonRecord:
+    """Return a record with the verdict on erasure, if the person's rows are to go.
+
+    Parameters
+    ----------
+    clusters_to_forget
+        Clusters of the rows that should be forgotten; empty: there are none.
+    """
+    clusters = clusters_by_person[record["id"]]
+    if clusters.isdisjoint(clusters_to_forget):
+        return record
+
+    verdict = ""
+    for finding in report.findings:
+        is_of_erasure = finding.audit == Erasure.name
+        if is_of_erasure and finding.checkpoint == record["checkpoint"]:
+            verdict = finding.verdict
+    return {**record, "forget": True, "verdict": verdict}
 
 
 def _check_all_known(clusters_by_person: Mapping[str, set[str]]) -> None:
@@ -270,6 +311,8 @@ def _records_of_checkpoint(
                 "asked": returned.n_asked,
                 "texts": list(dict.fromkeys(texts)),
                 "why": named.why or _why_no_trained_row(len(trained_rows), n_held_out),
+                "forget": False,
+                "verdict": "",
             }
         )
     return records

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from made_reports import made_report
+from made_reports import made_report, said
 from scipy import stats
 
 import spark_audit as sa
@@ -213,6 +213,51 @@ def test_a_person_is_found_by_any_of_their_sources(folder):
     }
     with pytest.raises(InputError, match="nothing is known"):
         persons(report, folder, ["later-source"])
+
+
+def erasure_evidence(to_forget: Iterable[str]) -> Evidence:
+    """Evidence of rows of these clusters that should be forgotten, without scores."""
+    units = pd.DataFrame({"cluster": [*to_forget]})
+    texts = dict.fromkeys(("part", "request", "task", "split", "type"), "")
+    counts = dict.fromkeys(("dose", "form", "cue", "stratum"), 0)
+    units = units.assign(
+        side="forget",
+        example=units["cluster"],
+        n_tokens=1,
+        text_auc=np.nan,
+        ref_sum=1.0,
+        **texts,
+        **counts,
+    )
+    names = ("nll_sum", "first", "exact", "strength", "mink")
+    missing = dict.fromkeys(names, np.full(len(units), np.nan))
+    facts = {"vocabulary": 9, "left_out": 0, "shared": 0}
+    return Evidence.of(units, [("clean", missing)], facts)
+
+
+def test_a_sheet_says_what_became_of_a_request_for_erasure(folder, capsys):
+    path = folder / "scores" / "erasure.parquet"
+    erasure_evidence(["s3", "five"]).write(path)
+    report = read_report(folder)
+    verdict = said("erasure", "clean", "erased", verdict="ERASED", p=0.001)
+    digests = {**report.evidence, path.name: sha256_file(path)}
+    changed_report = report.model_copy(
+        update={"evidence": digests, "findings": [verdict]}
+    )
+    write_report(changed_report, folder, formats=("json",))
+
+    report = read_report(folder)
+    records = {
+        (record["id"], record["checkpoint"]): (record["forget"], record["verdict"])
+        for record in persons(report, folder, ["row-3", "row-4", "five"])
+    }
+    assert records["row-3", "clean"] == (True, "ERASED")
+    assert records["five", "leaky"] == (True, "")
+    assert records["row-4", "clean"] == (False, "")
+    assert command_line(["persons", str(folder), "--person", "row-3"]) == 0
+    assert "clean ERASED" in capsys.readouterr().out
+    assert command_line(["persons", str(folder), "--person", "row-4"]) == 0
+    assert "ERASED" not in capsys.readouterr().out
 
 
 def of_two(tmp_path: Path, later: int, erased: int | None) -> list[Path]:

@@ -31,7 +31,15 @@ import numpy as np
 import pandas as pd
 from cyclopts import Parameter
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
+from spark_audit.audits.base import (
+    Audit,
+    Context,
+    LatexColumn,
+    Metric,
+    Plan,
+    Tables,
+    scored,
+)
 from spark_audit.audits.erasure.answers import first_screen_answers
 from spark_audit.audits.erasure.comparison import (
     NO_REFERENCE,
@@ -99,6 +107,9 @@ from spark_audit.stats.equivalence import margin_to_expect
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import rate_estimate
 
+COMPARED_WITH = "the other checkpoints are compared with it"
+"""Why the base has no figure."""
+
 PARTS = (ROW, RESPONSE, IDENTIFIERS)
 """Variants of the remaining difference."""
 
@@ -154,6 +165,15 @@ class Erasure(Audit):
     strongest_claim = "memory"
     memory = True
     unit = "nats per token"
+    latex = (
+        LatexColumn("Remaining ≈0", "remaining", ROW),
+        LatexColumn("Identifiers ≈0", "remaining", IDENTIFIERS),
+        LatexColumn("Cost ↓", "cost", RETAINED),
+        LatexColumn("AUC ≈0.5", "auc", ROW, counted="rows"),
+        LatexColumn("EM", "exact_memorisation", FORGET, counted="rows"),
+        LatexColumn("ES", "extraction_strength", FORGET, counted="rows"),
+        LatexColumn("privleak ≈0", "privleak", counted="rows"),
+    )
     example = "--ckpt before=runs/m0 after=runs/m1 --before before --forget ids.txt"
     verdicts = VERDICTS
 
@@ -300,10 +320,11 @@ class Erasure(Audit):
             for name in evidence.checkpoints
             if name not in (BASE, RELEARNED_BASE) and not is_untrained(name)
         ]
-        if comparison.before not in evidence.checkpoints:
-            return AuditResult(
-                findings=[_not_scored(name, comparison.before) for name in names]
-            )
+        for reference in (comparison.before, comparison.retrained):
+            if reference and reference not in evidence.checkpoints:
+                return AuditResult(
+                    findings=[_not_scored(name, reference) for name in names]
+                )
 
         # Figures of all checkpoints come first, as findings show those of several.
         margin = margin_of(comparison, self.margin)
@@ -317,6 +338,10 @@ class Erasure(Audit):
                 "margin",
             )
         rows: list[Row] = [] if margin_row is None else [margin_row]
+        compared_with = [
+            name for name in (BASE, RELEARNED_BASE) if name in evidence.checkpoints
+        ]
+        rows += self.missing(compared_with, COMPARED_WITH)
         for name in names:
             rows += _rows_of(comparison, name, figures[name], context)
 
@@ -450,10 +475,10 @@ def broken_of(evidence: Evidence, name: str) -> Fault | None:
     return broken_fault(name, as_setup_units, vocabulary)
 
 
-def _not_scored(name: str, before: str) -> Finding:
-    """Return the finding that the model before erasure was not scored."""
+def _not_scored(name: str, reference: str) -> Finding:
+    """Return the finding that a model to compare with was not scored."""
     return Finding.not_tested(
-        "erasure", "erasure.missing_before", checkpoint=name, before=before
+        "erasure", "erasure.missing_reference", checkpoint=name, reference=reference
     )
 
 

@@ -68,33 +68,9 @@ def setup_result(
         Forget rows that share something with retained rows, and all forget rows.
     """
     guards: list[Guard] = []
-    mistake = ""
-
-    # The model before erasure must remember what is to be forgotten.
-    before = comparison.before
-    is_remembered = _remembers(comparison.tests(before), level=ALPHA)
-    if not is_remembered:
-        others = [name for name in after if _remembers(comparison.tests(name), ALPHA)]
-        mistake = "swapped" if others else "not_trained"
-        guards.append(
-            guard(
-                BEFORE_GUARD,
-                f"erasure_{mistake}",
-                {"before": remaining[before], "names": others},
-                passed=False,
-                checkpoint=before,
-            )
-        )
-    else:
-        guards.append(
-            guard(
-                BEFORE_GUARD,
-                "erasure_before",
-                {"before": remaining[before]},
-                passed=True,
-                checkpoint=before,
-            )
-        )
+    mistake = _mistake_of_before(comparison, after)
+    if comparison.tests(comparison.before):
+        guards.append(_guard_of_before(comparison, after, remaining, mistake))
 
     # A retrained model must not have read the forget rows.
     retrained = comparison.retrained
@@ -103,19 +79,57 @@ def setup_result(
         has_read = is_as_strong and _remembers(comparison.tests(retrained), level=ALARM)
         if has_read:
             mistake = mistake or "retrained_read"
-        says = "erasure_retrained_read" if has_read else "erasure_retrained"
-        guards.append(
-            guard(
-                RETRAINED_GUARD,
-                says,
-                {"retrained": remaining[retrained]},
-                passed=not has_read,
-                checkpoint=retrained,
-            )
+        retrained_guard = guard(
+            RETRAINED_GUARD,
+            "erasure_retrained_read" if has_read else "erasure_retrained",
+            {"retrained": remaining[retrained]},
+            passed=not has_read,
+            checkpoint=retrained,
         )
+        guards.append(retrained_guard)
 
     guards += _warnings(comparison, after, n_shared=n_shared, n_forget=n_forget)
     return SetupResult(guards, mistake)
+
+
+def _mistake_of_before(comparison: Comparison, after: Sequence[str]) -> str:
+    """Return what is wrong if the model before erasure remembers nothing.
+
+    Empty: it remembers the forget rows, or that could not be tested: then the findings
+    say why.
+    """
+    tests = comparison.tests(comparison.before)
+    if not tests or _remembers(tests, level=ALPHA):
+        return ""
+    is_swapped = any(_remembers(comparison.tests(name), level=ALPHA) for name in after)
+    return "swapped" if is_swapped else "not_trained"
+
+
+def _guard_of_before(
+    comparison: Comparison,
+    after: Sequence[str],
+    remaining: Mapping[str, Row],
+    mistake: str,
+) -> Guard:
+    """Return the guard that the model before erasure remembers the forget rows."""
+    before = comparison.before
+    says = f"erasure_{mistake}" if mistake else "erasure_before"
+    # With few rows there is no figure, only ranks.
+    if mistake and remaining[before].value is None:
+        says = f"{says}_by_ranks"
+
+    remembering = []
+    if mistake:
+        for name in after:
+            if _remembers(comparison.tests(name), level=ALPHA):
+                remembering.append(name)
+    return guard(
+        BEFORE_GUARD,
+        says,
+        {"before": remaining[before], "names": remembering},
+        passed=not mistake,
+        checkpoint=before,
+    )
 
 
 def _share_of_before(comparison: Comparison, name: str) -> float:
