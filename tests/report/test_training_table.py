@@ -10,6 +10,7 @@ from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.tables import further_tables
+from spark_audit.report.writers.page_tables import MAX_LINES, page_table
 from spark_audit.results import AuditResult, Report
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 
@@ -111,6 +112,20 @@ def test_every_format_has_the_table_and_report_json_the_exact_losses(swept, tmp_
     report = read_report(tmp_path)
     assert report == swept.model_copy(update={"files": report.files})
     assert report.checkpoints[1].training.part("task").loss == LOSS
+
+
+def test_of_many_runs_the_page_shows_the_first_ones_and_names_the_file():
+    runs = [
+        checkpoint(f"run-{k}", training=training(lr=1 / (k + 1))) for k in range(40)
+    ]
+    report = a_report(*runs)
+    (table,) = further_tables(report)
+    shown = page_table(table, report)
+    assert [line.checkpoint for line in shown.table.rows] == [
+        f"run-{k}" for k in range(MAX_LINES)
+    ]
+    assert shown.is_cut
+    assert shown.file == "tables/training.csv"
 
 
 def test_the_last_stage_stands_for_a_series_unless_the_run_was_audited():

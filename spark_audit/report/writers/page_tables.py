@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from spark_audit.report.cells import ReportTable, TableLine
+from spark_audit.report.cells import AUDITED_SECTION, ReportTable, TableLine
 from spark_audit.results import Contrast, Report, Row
 from spark_audit.sentences import render
 
@@ -55,6 +55,9 @@ def page_table(table: ReportTable, report: Report) -> PageTable:
         main_lines = [
             line for line in lines if _is_pooled(line) or _is_claimed(line, claims)
         ]
+        if table.section == AUDITED_SECTION:
+            # Each line is a checkpoint, and none is more than another.
+            main_lines = lines
         # Even the main lines may be many.
         lines = main_lines[:MAX_LINES]
     return PageTable(
