@@ -18,7 +18,7 @@ from made_reports import (
 
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure.shared import disclosed
-from spark_audit.report.folder import write_report
+from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.writers.latex import latex_tables
 from spark_audit.results import AuditResult, Report, Row
 
@@ -161,6 +161,31 @@ def test_the_papers_preset_shows_canaries_by_annotation():
     for settings, value in (({}, 1.0), ({"preset": "paper"}, 3.0)):
         tables = latex_tables(report.model_copy(update={"settings": settings}))
         assert numbers(body(tables["canary_nll"])["run"][0])[0] == value
+
+
+def test_exact_tables_of_the_papers_report_have_its_printed_figures():
+    """Cells of its tables of ablations, selectivity, canaries and noise."""
+    paper = read_report(Path(__file__).parents[2] / "reports" / "paper")
+    tables = latex_tables(paper, is_exact=True)
+    printed = {
+        "ablations": ("spark", [[0.7994], [0.8125], [-0.0093], [4.2028], [2.9031]]),
+        "matched": ("spark", [[4.2254, 3.8925, 4.6538], [3.4789, 3.1159, 3.8745]]),
+        "canary_nll": (
+            "spark",
+            [[5.5716, 5.5322, 5.6103], [5.9906, 5.9305, 6.0508]],
+        ),
+        "canary_rank": ("base", [[239.0, 197.9, 278.69], [1.688, 1.233, 2.199]]),
+    }
+    for name, (line, figures) in printed.items():
+        cells = body(tables[name])[line]
+        assert [numbers(cell) for cell in cells][: len(figures)] == figures
+    noise = list(body(tables["noise"]).values())
+    assert [numbers(cells[0]) for cells in noise] == [
+        [-4.01],
+        [-96.27],
+        [-99.64],
+        [-99.66],
+    ]
 
 
 def test_accuracies_by_stage_are_a_table_of_the_records_of_their_audit():

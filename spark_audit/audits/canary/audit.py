@@ -175,11 +175,20 @@ class CanaryRank(Audit):
         return "chance" if finding.no_effect else ""
 
     @classmethod
+    def _has_annotations_alone(cls, rows: Sequence[Row]) -> bool:
+        """Return whether a report has no figure of a canary ranked once.
+
+        That is so of what the paper prints.
+        """
+        variants = {row.variant for row in rows if row.audit == cls.name}
+        return bool(variants) and not variants & set(RANKED)
+
+    @classmethod
     def latex_columns(
         cls, rows: Sequence[Row], findings: Sequence[Finding], *, paper: bool
     ) -> Sequence[LatexColumn]:
         """Return its columns; the paper's are averaged over annotations."""
-        if not paper:
+        if not (paper or cls._has_annotations_alone(rows)):
             return cls.latex
         return [_by_annotation(column) for column in cls.latex]
 
@@ -189,7 +198,7 @@ class CanaryRank(Audit):
     ) -> Mapping[str, Sequence[LatexColumn]]:
         """Return the table of ranks, and that of the NLL of each part of a canary."""
         nll_columns: Sequence[LatexColumn] = NLL_COLUMNS
-        if paper:
+        if paper or cls._has_annotations_alone(rows):
             nll_columns = [_by_annotation(column) for column in nll_columns]
         tables = super().latex_tables(rows, findings, paper=paper)
         return {**tables, "canary_nll": nll_columns}
