@@ -4,18 +4,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
 import pytest
+from drawn_texts import is_on_canvas, shown_texts_of, texts_of, texts_that_meet
 from made_reports import made_report
 from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from spark_audit.report.figures.canvas import PANEL_WIDTH
 from spark_audit.report.figures.drawing import FIGURE_NEEDS, drawings
@@ -122,52 +120,14 @@ def test_no_axis_is_empty(drawn_report, count, long):
 # ------------------------------------------------------------------ quality
 
 
-def texts_of(figure: Figure) -> Iterator[Text]:
-    """Every text that is drawn."""
-    for legend in figure.legends:
-        yield from legend.get_texts()
-        yield legend.get_title()
-    yield from figure.texts
-    for axes in figure.axes:
-        yield from (axes.title, axes._left_title, axes._right_title)  # type: ignore[attr-defined]
-        yield from axes.texts
-        for axis in (axes.xaxis, axes.yaxis):
-            yield axis.label
-            low, high = sorted(axis.get_view_interval())
-            for tick in axis.get_major_ticks():
-                if tick.label1.get_visible() and low <= tick.get_loc() <= high:
-                    yield tick.label1
-
-
 @pytest.mark.parametrize(("count", "long"), SIZES)
 def test_texts_stay_on_the_canvas_and_apart(drawn_report, count, long):
     for name, drawing in drawn_report(count, long)[1].items():
-        figure = drawing.figure
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        # Positions of labels follow the axes when these are drawn.
-        figure.draw(renderer)
-        shown_texts = [
-            t for t in texts_of(figure) if t.get_visible() and t.get_text().strip()
-        ]
+        shown_texts = shown_texts_of(drawing.figure)
         assert shown_texts
-        assert min(t.get_fontsize() for t in shown_texts) >= 8
-        boxes = np.array([t.get_window_extent(renderer).extents for t in shown_texts])
-        width, height = figure.bbox.size
-        low = boxes[:, :2].min(axis=0)
-        high = boxes[:, 2:].max(axis=0)
-        assert np.all(low >= 0), name
-        assert np.all(high <= [width, height]), name
-        # Slanted labels are apart although their boxes are not.
-        slanted = np.array([t.get_rotation() % 90 != 0 for t in shown_texts])
-        x0, y0, x1, y1 = boxes.T
-        across = np.minimum.outer(x1, x1) - np.maximum.outer(x0, x0)
-        along = np.minimum.outer(y1, y1) - np.maximum.outer(y0, y0)
-        meet = (across > 0.5) & (along > 0.5) & ~np.logical_and.outer(slanted, slanted)
-        np.fill_diagonal(meet, False)
-        pairs = [
-            (shown_texts[i].get_text(), shown_texts[j].get_text())
-            for i, j in np.argwhere(meet)
-        ]
+        assert min(text.get_fontsize() for text in shown_texts) >= 8
+        assert is_on_canvas(drawing.figure), name
+        pairs = texts_that_meet(drawing.figure)
         assert not pairs, (name, pairs[:3])
 
 
