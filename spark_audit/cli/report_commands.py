@@ -17,6 +17,7 @@ from cyclopts import Parameter
 from spark_audit import options
 from spark_audit.cli.report_inputs import Folder, manifest_of, opened
 from spark_audit.errors import InputError
+from spark_audit.messages import say
 from spark_audit.sentences import render
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import keep_apart, tell, tell_json
@@ -63,14 +64,15 @@ def report(
         Write a LaTeX table of this and these reports instead, as of other task orders
         or another base.
     output
-        For --beside: file of the table.
+        For --beside: file of the table; one that ends with .pdf, .svg or .png gets the
+        paper's figure of task orders.
     open_page
         Open report.html in a browser.
     """
     if beside or output is not None:
         if formats or against is not None or open_page or json or manifest is not None:
             raise InputError(
-                "writes one table of LaTeX and nothing else",
+                "writes one table or figure and nothing else",
                 where="--beside",
                 fix="leave out the other options, but for --exact",
             )
@@ -79,7 +81,11 @@ def report(
 
     from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.disclosure.shared import disclosed
-    from spark_audit.report.folder import check_formats, write_report
+    from spark_audit.report.folder import (
+        check_formats,
+        what_is_not_drawn,
+        write_report,
+    )
 
     # Conflicting options are refused before anything is read.
     check_formats(formats, exact=exact)
@@ -122,6 +128,8 @@ def report(
         previous=loaded_report,
         exact=exact,
     )
+    for line in what_is_not_drawn(loaded_report, formats, shared=shared):
+        say(line)
     if open_page:
         webbrowser.open((folder / "report.html").resolve().as_uri())
 
@@ -142,21 +150,25 @@ def report(
 
 
 def _write_beside(folders: Sequence[Path], output: Path | None, *, exact: bool) -> None:
-    """Write reports as one LaTeX table, and say where it is.
+    """Write reports as one LaTeX table or one figure, and say where it is.
 
     Parameters
     ----------
+    output
+        A figure of task orders, if its name ends as one of a figure.
     exact
         Whether its figures are exact; the file is for the owner alone then.
 
     Raises
     ------
     InputError
-        If there are not several reports, or no file to write.
+        If there are not several reports, no file to write, or no system in several
+        reports whose figure was asked for.
     """
-    from spark_audit.files import write_text
+    from spark_audit.files import write_bytes
     from spark_audit.previous import keeping_previous
     from spark_audit.report.disclosure.shared import disclosed
+    from spark_audit.report.figures.figure_files import FIGURE_FORMATS
     from spark_audit.report.writers.exact_files import check_exact, for_print
     from spark_audit.report.writers.latex_beside import table_beside
 
@@ -180,10 +192,39 @@ def _write_beside(folders: Sequence[Path], output: Path | None, *, exact: bool) 
         else:
             reports[str(folder)] = disclosed(loaded_report)
 
-    table = table_beside(reports, is_exact=exact)
+    form = output.suffix.removeprefix(".").lower()
+    if form in FIGURE_FORMATS:
+        content = _figure_of_orders(list(reports.values()), output, form)
+    else:
+        content = table_beside(reports, is_exact=exact).encode()
     with keeping_previous([output]):
-        write_text(output, table, mode=0o600 if exact else 0o644)
+        write_bytes(output, content, mode=0o600 if exact else 0o644)
     tell(str(output))
+
+
+def _figure_of_orders(reports: Sequence[Report], output: Path, form: str) -> bytes:
+    """Return the figure of task orders over reports, in the form of a file.
+
+    It is as wide as a column if the file's name ends with ``-column``, else as a text.
+
+    Raises
+    ------
+    InputError
+        If no system is in several reports.
+    """
+    from spark_audit.report.figures.figure_files import rendered
+    from spark_audit.report.figures.paper.drawing import COLUMN, drawing_of_orders
+    from spark_audit.report.figures.paper.widths import COLUMN_WIDTH, TEXT_WIDTH
+
+    width = COLUMN_WIDTH if output.stem.endswith(COLUMN) else TEXT_WIDTH
+    figure = drawing_of_orders(reports, width=width)
+    if figure is None:
+        raise InputError(
+            "have no checkpoint of one name with figures of `utility` or `nll`",
+            where="--beside",
+            fix="audit the same methods under the same names in each order",
+        )
+    return rendered(figure, form)
 
 
 def compare(

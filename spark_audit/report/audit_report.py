@@ -95,7 +95,7 @@ class AuditReport(Report):
         return report_frame(self, of)
 
     @checked_call
-    def plot(self, name: str) -> ReportFigure:
+    def plot(self, name: str, *, width: float | None = None) -> ReportFigure:
         """Draw one of the report's figures; :attr:`plots` lists those that it has.
 
         Its figures are rounded as those of the pages.
@@ -107,8 +107,13 @@ class AuditReport(Report):
             ``twins``, ``mia``, ``extract``, ``series``, ``erasure``, ``stages``,
             ``rank``, ``nll``, ``utility``, ``noise``), ``selectivity``, or
             ``manifest``. ``memory`` means ``matched``, ``exposure`` ``canary``, ``roc``
-            ``mia``, and ``accuracy``
-            ``utility``.
+            ``mia``, and ``accuracy`` ``utility``. Those of SPARK's paper are
+            ``paper-selectivity``, ``paper-top1``, ``paper-likelihood``,
+            ``paper-utility``, ``paper-orders``, ``paper-sweep``, ``paper-time``,
+            ``paper-canary`` and ``paper-noise``.
+        width
+            Inches of a figure of the paper, from a column's 3.3 to a text's 6.9, the
+            default. All others have a width of their own.
 
         Returns
         -------
@@ -119,12 +124,13 @@ class AuditReport(Report):
         Raises
         ------
         InputError
-            If there is no such figure, or the report has no data for it; it names
-            those that can be drawn.
+            If there is no such figure, or the report has no data for it (the message
+            names those that can be drawn, or what a figure of the paper needs), or the
+            width is not one that the figure can have.
         ArgumentError
             If the name is no text.
         """
-        return drawing.plot(rounded_for_owner(self), name)
+        return drawing.plot(rounded_for_owner(self), name, width)
 
     @property
     def plots(self) -> dict[str, str]:

@@ -34,6 +34,10 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.previous import keeping_previous, set_aside
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing, figure_files
+from spark_audit.report.figures.paper.drawing import (
+    figures_not_drawn,
+    paper_drawings,
+)
 from spark_audit.report.figures_line import with_figures
 from spark_audit.report.kept import keep_if_replaced, subject_that_changed
 from spark_audit.report.prepared import PreparedReport
@@ -88,12 +92,18 @@ def _figures(
 ) -> Iterator[File]:
     """Yield ``figures/``: every figure that the report has data for.
 
-    The same report gives the same files, byte for byte.
+    Those of SPARK's paper come in two widths, that of a text and that of a column. The
+    same report gives the same files, byte for byte.
     """
     for picture in writer_input.drawn():
         for image_format in figure_files.FIGURE_FORMATS:
             name = f"figures/{picture.name}.{image_format}"
-            yield File(name, figure_files.rendered(picture, image_format))
+            yield File(name, figure_files.rendered(picture.figure, image_format))
+
+    for stem, paper_picture in paper_drawings(prepared):
+        for image_format in figure_files.FIGURE_FORMATS:
+            name = f"figures/{stem}.{image_format}"
+            yield File(name, figure_files.rendered(paper_picture.figure, image_format))
 
 
 WRITERS: Mapping[str, Writer] = {
@@ -379,6 +389,25 @@ def write_report(
         if "json" in requested:
             written += json_paths
     return written
+
+
+def what_is_not_drawn(
+    report: Report, formats: Sequence[str], *, shared: Report | None = None
+) -> list[str]:
+    """Return a line for each of the paper's figures that a report does not hold.
+
+    Parameters
+    ----------
+    formats
+        The formats that were asked for. Without ``figures`` nothing is missing.
+    shared
+        The report's shared form, if it is known (``disclosed``).
+    """
+    if "figures" not in formats:
+        return []
+    if shared is None:
+        shared = disclosed(report)
+    return figures_not_drawn(PreparedReport(shared), PreparedReport(report))
 
 
 def write_files(files: Iterable[File], folder: Path) -> list[Path]:

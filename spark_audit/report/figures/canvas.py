@@ -140,7 +140,7 @@ def lay_out(figure: Figure) -> None:
         for title in titles:
             title.set_x((cell.x0 + margin - left) / (right - left))
         _keep_line_labels(axes, cell.x0 + margin, cell.x1 - margin)
-        _thin_tick_labels(axes)
+        thin_tick_labels(axes)
 
 
 def _fix_empty_labels(axes: Axes) -> None:
@@ -173,7 +173,7 @@ def _keep_line_labels(axes: Axes, left: float, right: float) -> None:
         label.xyann = (x + POINTS_PER_INCH * shift / axes.figure.dpi, y)
 
 
-def _thin_tick_labels(axes: Axes) -> None:
+def thin_tick_labels(axes: Axes) -> None:
     """Hide each label of the horizontal axis that would touch the one before it."""
     min_gap = MIN_LABEL_GAP * axes.figure.dpi  # pixels
     left, right = axes.get_xlim()

@@ -11,8 +11,15 @@ from spark_audit.arguments import wrong_value
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of
 from spark_audit.report.cells import is_shared
+from spark_audit.report.figures.paper.drawing import (
+    PAPER_FIGURES,
+    paper_figure,
+    titles_of_paper_figures,
+)
+from spark_audit.report.figures.paper.widths import COLUMN_WIDTH, TEXT_WIDTH, WIDTH_ROOM
 from spark_audit.report.figures.report_figure import ReportFigure
 from spark_audit.report.figures.styling import styled
+from spark_audit.report.prepared import PreparedReport
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 from spark_audit.sentences.renderer import listed
@@ -118,10 +125,11 @@ def _names_of_figures(report: Report) -> list[str]:
 def titles_of_figures(report: Report) -> dict[str, str]:
     """Return the names and titles of the figures that a report has data for."""
     with styled():
-        return {
+        titles = {
             name: _title(name, sketch)
             for name, sketch, _ in _sketches(report, only=FIGURE_NEEDS)
         }
+    return titles | titles_of_paper_figures(PreparedReport(report))
 
 
 def _sketches(
@@ -156,10 +164,19 @@ def _draw_function(name: str) -> Callable[[View], Sketch | None]:
     return draw
 
 
-def plot(report: Report, name: str) -> ReportFigure:
+def plot(report: Report, name: str, width: float | None = None) -> ReportFigure:
     """Draw a figure; see :meth:`spark_audit.report.audit_report.AuditReport.plot`."""
     if not isinstance(name, str):
         raise wrong_value("name", name, "not the name of a figure")
+
+    if name in PAPER_FIGURES:
+        return _plot_of_paper(report, name, width)
+    if width is not None:
+        raise InputError(
+            f"the figure {name} has a width of its own",
+            where="width",
+            fix=f"leave it out, or draw one of {listed([*PAPER_FIGURES])}",
+        )
 
     name = FORMER_NAMES.get(name, name)
     # Refuse an unknown name, and a figure without data.
@@ -179,6 +196,27 @@ def plot(report: Report, name: str) -> ReportFigure:
     return ReportFigure(
         name=name, title=drawn[0].title, alt=drawn[0].alt, figure=drawn[0].figure
     )
+
+
+def _plot_of_paper(report: Report, name: str, width: float | None) -> ReportFigure:
+    """Draw one of the paper's figures, as wide as a text if no width is given."""
+    if width is None:
+        width = TEXT_WIDTH
+    if not COLUMN_WIDTH - WIDTH_ROOM <= width <= TEXT_WIDTH + WIDTH_ROOM:
+        raise InputError(
+            f"{width:g} is not the width of a paper's figure",
+            where="width",
+            fix=f"give inches from {COLUMN_WIDTH:g} (a column) to {TEXT_WIDTH:g} "
+            "(a text)",
+        )
+
+    drawn = paper_figure(PreparedReport(report), name, width)
+    if drawn is None:
+        raise InputError(
+            f"the report holds nothing for the figure {name}",
+            fix=f"it needs {render(f'figure.{name}.needs')}",
+        )
+    return drawn
 
 
 def _drawing(name: str, sketch: Sketch, view: View) -> Drawing:

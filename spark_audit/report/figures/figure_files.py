@@ -68,15 +68,13 @@ class PanelBox(NamedTuple):
     height: float
 
 
-def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
+def rendered(figure: Figure, form: str, *, text: bool = False) -> bytes:
     """Return the bytes of a file; with ``text``, an SVG keeps its letters as text."""
     # Letters as paths look the same everywhere; as text they use the page's font.
     settings = {"svg.fonttype": "none"} if text else {}
     file = io.BytesIO()
     with styled(**settings):
-        drawing.figure.savefig(
-            file, format=form, dpi=DPI, metadata=FIGURE_FORMATS[form]
-        )
+        figure.savefig(file, format=form, dpi=DPI, metadata=FIGURE_FORMATS[form])
     return file.getvalue()
 
 
@@ -89,7 +87,7 @@ def inline_svg(drawing: Drawing) -> Markup:
     ``var(--c7)``. Elements of a checkpoint have ``data-checkpoint``. Ids begin with the
     drawing's name.
     """
-    root = ElementTree.fromstring(rendered(drawing, "svg", text=True))
+    root = ElementTree.fromstring(rendered(drawing.figure, "svg", text=True))
     groups = {group.get("id"): group for group in root.iter(f"{SVG_SPACE}g")}
 
     # Definitions go into an <svg> without a size, which all panels refer to.

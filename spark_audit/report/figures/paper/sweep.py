@@ -1,0 +1,212 @@
+"""Settings that runs of one method differ in (``fig:hyperparam``): Last and NLL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from spark_audit.provenance import sha256_json
+from spark_audit.report.figures.paper.frames import system_rows
+from spark_audit.report.figures.paper.panels import (
+    MARK_SIZE,
+    draw_intervals,
+    draw_legend,
+    draw_void,
+    grid_of_panels,
+    in_paper_style,
+    is_narrow,
+    label,
+    legend_lines,
+    set_ticks,
+    void_sample,
+)
+from spark_audit.report.figures.paper.trainings import Training, trainings_of
+from spark_audit.report.figures.paper.widths import TEXT_WIDTH
+from spark_audit.report.figures.styling import INK, MUTED
+from spark_audit.sentences import render
+
+MEASURES = {"last": ("utility", "last", ""), "pii": ("nll", "nll", "pii")}
+"""Panel -> audit, metric and variant that it shows."""
+
+UNSWEPT = ("seed", "save_every", "micro_tokens", "eval_rows")
+"""Settings that decide nothing about what is learned, or only its luck."""
+
+MARKERS = {"last": "o", "pii": "s"}
+
+PANEL_HEIGHT = 1.6
+"""Inches of a panel with its labels."""
+
+SETTINGS_BESIDE = 4
+"""Most settings side by side."""
+
+
+def sweep_rows(results: pd.DataFrame, checkpoints: pd.DataFrame) -> pd.DataFrame:
+    """Return Last and the identifiers' NLL over each setting that runs differ in.
+
+    Runs of a sweep share their method, tasks and all other settings. A setting with
+    words or switches for values is none of a sweep. Where a setting was swept several
+    times, beside different other settings, the sweep with the most values is taken.
+
+    Returns
+    -------
+    Columns ``SYSTEM_COLUMNS``, ``setting``, ``at`` (its value), ``is_default`` and
+    ``measure`` (a key of ``MEASURES``); rising in ``at``.
+    """
+    trainings = {name: each[0] for name, each in trainings_of(checkpoints).items()}
+    frames = []
+    for measure, (audit, metric, variant) in MEASURES.items():
+        rows = system_rows(results, audit=audit, metric=metric, variant=variant)
+        for setting, systems in _sweeps(trainings).items():
+            settings = {name: trainings[name]["settings"][setting] for name in systems}
+            defaults = [
+                name
+                for name in systems
+                if setting not in (trainings[name].get("changed") or [setting])
+            ]
+            swept = rows[rows["system"].isin(systems)]
+            swept = swept.assign(
+                setting=setting,
+                at=swept["system"].map(settings).astype(float),
+                is_default=swept["system"].isin(defaults),
+                measure=measure,
+            )
+            if len(swept) > 1:
+                frames.append(swept.sort_values("at", kind="stable"))
+    if not frames:
+        return pd.DataFrame()
+    return pd.concat(frames, ignore_index=True)
+
+
+def _sweeps(trainings: dict[str, Training]) -> dict[str, list[str]]:
+    """Return setting -> the systems of its longest sweep, of at least two values."""
+    systems_by_sweep: dict[tuple[str, str], list[str]] = {}
+    for name, training in trainings.items():
+        for setting, value in training["settings"].items():
+            # True is a number to Python.
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and setting not in UNSWEPT:
+                key = (setting, _digest_without(setting, training))
+                systems_by_sweep.setdefault(key, []).append(name)
+
+    sweeps: dict[str, list[str]] = {}
+    n_values: dict[str, int] = {}
+    for (setting, _), systems in systems_by_sweep.items():
+        values = {trainings[name]["settings"][setting] for name in systems}
+        if len(values) > max(1, n_values.get(setting, 0)):
+            sweeps[setting] = systems
+            n_values[setting] = len(values)
+    return sweeps
+
+
+def _digest_without(setting: str, training: Training) -> str:
+    """Return a digest of all that a run was trained with, but for one setting."""
+    other_settings = {
+        name: value
+        for name, value in training["settings"].items()
+        if name != setting and name not in UNSWEPT
+    }
+    return sha256_json(
+        {
+            "method": training["method"],
+            "privacy": training.get("privacy", ""),
+            "tasks": training.get("tasks", []),
+            "settings": other_settings,
+        }
+    )
+
+
+@in_paper_style
+def draw_sweep(
+    results: pd.DataFrame, checkpoints: pd.DataFrame, *, width: float = TEXT_WIDTH
+) -> Figure | None:
+    """Draw a panel for each setting and measure; None: no setting was swept."""
+    rows = sweep_rows(results, checkpoints)
+    if rows.empty:
+        return None
+
+    settings = list(dict.fromkeys(rows["setting"]))
+    measures = [measure for measure in MEASURES if measure in {*rows["measure"]}]
+    samples = {}
+    if rows["is_void"].any():
+        samples[render("figure.paper.void")] = void_sample("o")
+
+    # A column of a paper has the measures side by side, its text the settings.
+    if is_narrow(width):
+        cells = [(setting, measure) for setting in settings for measure in measures]
+        n_columns = len(measures)
+    else:
+        n_columns = min(SETTINGS_BESIDE, len(settings))
+        cells = []
+        for first in range(0, len(settings), n_columns):
+            for measure in measures:
+                for setting in settings[first : first + n_columns]:
+                    cells.append((setting, measure))
+
+    figure, panels = grid_of_panels(
+        len(cells),
+        width=width,
+        panel_height=PANEL_HEIGHT,
+        n_columns=n_columns,
+        legend_lines=legend_lines(samples, width=width),
+    )
+    for number, ((setting, measure), axes) in enumerate(
+        zip(cells, panels, strict=True)
+    ):
+        is_shown = (rows["setting"] == setting) & (rows["measure"] == measure)
+        _draw_line(axes, rows[is_shown], measure)
+        axes.set_xlabel(setting)
+        set_ticks(axes, y=4)
+        is_first = number % n_columns == 0 or is_narrow(width)
+        side = ""
+        if is_first:
+            side = label(f"figure.paper-sweep.{measure}", inches=PANEL_HEIGHT - 0.5)
+        axes.set_ylabel(side)
+
+    for measure in measures:
+        panels_of_measure = []
+        for (_, shown_measure), axes in zip(cells, panels, strict=True):
+            if shown_measure == measure:
+                panels_of_measure.append(axes)
+        _share_scale(panels_of_measure)
+    draw_legend(figure, samples)
+    return figure
+
+
+def _share_scale(panels: Sequence[Axes]) -> None:
+    """Give panels of one measure the same scale, so that settings can be compared."""
+    lowest = min(axes.get_ylim()[0] for axes in panels)
+    highest = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(lowest, highest)
+
+
+def _draw_line(axes: Axes, rows: pd.DataFrame, measure: str) -> None:
+    """Draw one measure over one setting, with the default as a broken line."""
+    valid = rows[~rows["is_void"]]
+    void = rows[rows["is_void"]]
+    sns.lineplot(
+        valid,
+        x="at",
+        y="value",
+        color=INK,
+        marker=MARKERS[measure],
+        markersize=MARK_SIZE,
+        markeredgewidth=0.0,
+        linewidth=1.2,
+        # Two runs may have the same value: seaborn must not average them.
+        estimator=None,
+        errorbar=None,
+        ax=axes,
+    )
+    draw_intervals(axes, valid, valid["at"], along="y", colour=INK)
+    draw_intervals(axes, void, void["at"], along="y", colour=MUTED)
+    if len(void):
+        draw_void(axes, void["at"], void["value"], MARKERS[measure])
+    for default in {*rows.loc[rows["is_default"], "at"]}:
+        axes.axvline(default, color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)))
+    values = sorted({*rows["at"]})
+    axes.set_xticks(values, [f"{value:g}" for value in values])
