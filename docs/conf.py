@@ -34,6 +34,7 @@ extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser"]
 nitpicky = True  # a reference to what does not exist is a warning
 root_doc = "README"
 include_patterns = ["docs/*.md", "*.md", "benchmarks/*.md", "reports/README.md"]
+include_patterns += ["manifests/README.md"]
 include_patterns += ["docs/audits/*.md", "docs/contributing/*.md"]
 include_patterns += ["reports/claims/*/claims.md"]
 exclude_patterns = [".*"]
@@ -139,6 +140,7 @@ docs/contributing/style
 SECURITY
 CHANGELOG
 reports/README
+manifests/README
 Claims on real tasks <reports/claims/real/claims>
 Claims on made-up tasks <reports/claims/made/claims>
 benchmarks/README
