@@ -33,9 +33,14 @@ def parser() -> argparse.ArgumentParser:
     add("--order-seeds", type=int, default=1, help="runs in the other task orders")
     add(
         "--systems",
-        choices=("core", "all"),
+        metavar="core|all|NAME,NAME",
         default="core",
-        help="core: the runs that claims read; all: the paper's 20 rows too",
+        help="core: the runs that claims read; all: the paper's 20 rows too; or some",
+    )
+    add(
+        "--first-order",
+        action="store_true",
+        help="the first task order and one base alone",
     )
     add(
         "--by",

@@ -12,7 +12,7 @@ import numpy as np
 
 from claims import search
 from claims.plan import SYSTEMS, systems, task_orders
-from claims.request import ClaimsRequest, TrainingOptions
+from claims.request import SYSTEM_SETS, ClaimsRequest, TrainingOptions
 from claims.rules import RULES
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.untrusted import quiet
@@ -61,7 +61,8 @@ def given(
     with quiet():
         tokenizer = make_tokenizer([example.text for example in background])
     train_base(made / "base", background, tokenizer, seed=0, progress=show)
-    if request.second_base is None and not request.quick:
+    has_one_base = request.quick or request.first_order
+    if request.second_base is None and not has_one_base:
         second = made / "second"
         train_base(second, background, tokenizer, seed=0, progress=show, family="qwen2")
         request = replace(request, second_base=str(second))
@@ -165,8 +166,17 @@ def check_request(request: ClaimsRequest) -> None:
         check()
     if request.no_training and not any(request.output.glob("runs/*/*/*/run.json")):
         raise no_run(request.output)
+    every_system = systems(all_=True)
+    names_of_systems = [*SYSTEM_SETS, *(system.name for system in every_system)]
+    for name in request.system_names:
+        if name not in names_of_systems:
+            raise InputError(
+                f"there is no system {name!r}",
+                where="--systems",
+                fix=choose(name, names_of_systems),
+            )
     known: set[str] = set()
-    for system in systems(all_=True):
+    for system in every_system:
         read = [*groups(system.method)]
         read += privacy_groups(system.dp) if system.dp != "none" else ()
         mine = names(read)

@@ -8,6 +8,9 @@ from pathlib import Path
 from spark_audit.errors import InputError
 from spark_train.training_request import StudentLoading
 
+SYSTEM_SETS = ("core", "all")
+"""Sets of systems with a name of their own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
@@ -49,7 +52,10 @@ class ClaimsRequest:
     order_seeds
         Of the others, which have one in the paper.
     systems
-        ``core``: what claims read and no other run; ``all``: the paper's 20 rows too.
+        ``core``: what claims read and no other run; ``all``: the paper's 20 rows too;
+        or names of systems, with commas between them.
+    first_order
+        Train in the first task order, and on one base alone.
     by
         ``paper``: the settings printed; ``rule``: those that a written rule finds for
         small models on made-up tasks. Default: the paper's with ``data``.
@@ -81,6 +87,7 @@ class ClaimsRequest:
     seeds: int = 3
     order_seeds: int = 1
     systems: str = "core"
+    first_order: bool = False
     by: str | None = None
     settings: tuple[str, ...] = ()
     candidates: int = 512
@@ -93,6 +100,14 @@ class ClaimsRequest:
     plan: bool = False
     hour_price: float | None = None
     training: TrainingOptions = TrainingOptions()
+
+    @property
+    def system_names(self) -> tuple[str, ...]:
+        """Names of the systems that were chosen one by one; empty: a whole set was."""
+        if self.systems in SYSTEM_SETS:
+            return ()
+        names = [name.strip() for name in self.systems.split(",")]
+        return tuple(name for name in names if name)
 
     @property
     def loading(self) -> StudentLoading:
@@ -114,6 +129,14 @@ class ClaimsRequest:
         if self.address is not None and self.engine != "ray":
             raise InputError(
                 "is that of a Ray cluster", where="--address", fix="add --engine ray"
+            )
+        if self.systems not in SYSTEM_SETS and not self.system_names:
+            raise InputError("names no system", where="--systems")
+        if self.first_order and self.second_base is not None:
+            raise InputError(
+                "trains on one base",
+                where="--first-order",
+                fix="leave out --first-order or --second-base",
             )
         for text in self.settings:
             if "=" not in text:

@@ -113,16 +113,19 @@ def planned_runs(request: ClaimsRequest, rows: Sequence[Example]) -> list[Run]:
     With the core systems only those that a claim reads, in the task orders in which it
     reads them.
     """
+    chosen = systems(all_=request.systems != "core")
+    if request.system_names:
+        chosen = [system for system in chosen if system.name in request.system_names]
     planned = runs(
-        systems(all_=request.systems == "all"),
+        chosen,
         task_orders(rows),
         seeds=1 if request.quick else request.seeds,
         order_seeds=request.order_seeds,
         second=request.second_base is not None,
     )
-    if request.quick:
-        return [run for run in planned if run.order == 1]
-    if request.systems == "all":
+    if request.quick or request.first_order:
+        planned = (run for run in planned if run.order == 1)
+    if request.quick or request.systems != "core":
         return list(planned)
     read = {
         (name, order)

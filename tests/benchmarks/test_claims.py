@@ -15,7 +15,7 @@ from claims.auditing import (
     over_orders,
     unmet,
 )
-from claims.given import check_data, settings_of
+from claims.given import check_data, check_request, settings_of
 from claims.plan import Run, runs, systems, task_orders
 from claims.request import ClaimsRequest
 from claims.rules import Claim, Figure, claims, decide, figure_of
@@ -433,6 +433,31 @@ def test_core_systems_are_trained_only_where_a_claim_reads_them(tmp_path):
     }
     every = planned_runs(replace(request, systems="all"), rows)
     assert {run.place for run in planned} < {run.place for run in every}
+
+
+def test_some_systems_and_the_first_order_alone_can_be_trained(tmp_path):
+    rows = [a_train_row(task) for task in ("amazon", "fomc", "yelp")]
+    request = ClaimsRequest(output=tmp_path, seeds=2, systems="er, sd-replay-mean")
+    named = {run.system.name for run in planned_runs(request, rows)}
+    assert named == {"er", "sd-replay-mean"}
+    in_one_order = replace(request, systems="er,spark", first_order=True)
+    places = {str(run.place) for run in planned_runs(in_one_order, rows)}
+    assert places == {
+        f"order1/seed{seed}/{name}" for seed in (0, 1) for name in ("er", "spark")
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"systems": "er,sparc"},
+        {"systems": ","},
+        {"first_order": True, "second_base": "another"},
+    ],
+)
+def test_a_choice_of_runs_that_cannot_be_made_is_refused(options, tmp_path):
+    with pytest.raises(InputError, match="^--(systems|first-order): "):
+        check_request(ClaimsRequest(output=tmp_path, **options))
 
 
 def test_hours_are_those_of_the_parts_of_a_run():
