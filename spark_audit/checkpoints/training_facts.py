@@ -34,6 +34,9 @@ CORRECTION = "priv"
 ANSWERS = "answers"
 """Key of the seconds that a stage's answers took, in place of a part."""
 
+PROBE = "probe"
+"""Marks lines of losses that are of no step, and names the seconds that they took."""
+
 SHARE_OF_LAST_STEPS = 10
 """Losses at the end are means over the last of so many parts of a phase."""
 MIN_LAST_STEPS = 10
@@ -224,14 +227,17 @@ def _parts(
 def _sums_of_seconds(
     keys: Iterable[str], seconds_by_phase: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Return the seconds of each kind of work, summed over phases."""
+    """Return the seconds of each kind of work, summed over phases.
+
+    Those of probes are left out: reading them is no part of the training.
+    """
     sums: dict[str, float] = {}
     for key in keys:
         seconds = seconds_by_phase.get(key)
         if not isinstance(seconds, Mapping):
             continue
         for work, value in seconds.items():
-            if is_number(value):
+            if is_number(value) and work != PROBE:
                 sums[work] = sums.get(work, 0.0) + value
     return sums
 
@@ -344,5 +350,5 @@ def _steps(text: str) -> Iterator[StepLine]:
         except (ValueError, RecursionError):
             # The last line of a run that goes on may be written in part.
             continue
-        if isinstance(line, dict) and "step" in line and not line.get("probe"):
+        if isinstance(line, dict) and "step" in line and not line.get(PROBE):
             yield line

@@ -19,7 +19,7 @@ PHASES = {
     "1-yelp/priv": (3, {"correction": 2.0}),
     "1-yelp/answers": (0, {"answers": 0.5}),
     "2-fomc/task": (240, {"task": 3.0, "replay": 1.0}),
-    "2-fomc/priv": (5, {"correction": 4.0}),
+    "2-fomc/priv": (5, {"correction": 4.0, "probe": 64.0}),
     "2-fomc/answers": (0, {"answers": 0.125}),
 }
 """Phase -> its steps, and seconds by kind of work."""
