@@ -93,7 +93,9 @@ def test_the_readme_is_short_and_has_the_states_and_the_two_commands():
 
 
 READ = (README, *PAGES.values())
-CALLS = dict.fromkeys(call for text in (*READ, CONTRIBUTING) for call in commands(text))
+CALLS = dict.fromkeys(
+    call for text in (*READ, CONTRIBUTING, STUDIES) for call in commands(text)
+)
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
