@@ -15,6 +15,8 @@ from spark_audit.audits.erasure.field_scores import (
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest.content import seal
+from spark_audit.manifest.encodings import key_of
+from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass, TokenTable
@@ -318,6 +320,63 @@ def test_an_identifier_that_a_retained_row_holds_is_left_out(scene):
 
     assert n_forgotten(mentioned) == n_forgotten(usual) - 1
     assert mentioned.evidence.facts["left_out"] == 1
+
+
+def with_twins(scene: Scene) -> Manifest:
+    """The manifest, in which the first identifier of each row has twins."""
+    content = scene.manifest.model_dump(mode="json")
+    records = []
+    for number, example in enumerate(content["examples"]):
+        span = example["spans"][0]
+        place = {"char_start": span["start"], "char_end": span["end"]}
+        record = {
+            "id": str(number),
+            "type": span["type"],
+            "contexts": [{"example": example["id"], **place}],
+            "candidates": [f"s{number}-{j}" for j in range(32)],
+            "true_index": number % 32,
+            "dose": int(example["split"] == "train"),
+        }
+        records.append(record)
+    return seal({**content, "twins": records})
+
+
+def candidates(manifest: Manifest, scene: Scene, name: str, *, knows: bool) -> Any:
+    """What is forgotten ranks first for a model that knows it, all else by chance."""
+    items = []
+    for twins in manifest.twins:
+        (context,) = twins.contexts
+        rng = np.random.default_rng(seed_for(3, name, twins.id))
+        nll = rng.normal(4.0, 0.5, 32)
+        if knows and context.example in scene.forget:
+            nll[twins.true_index] = 1.0
+        key = key_of("twins", twins.id, context.example)
+        columns = {
+            "nll_mean": nll.astype(np.float32),
+            "nll_sum": nll.astype(np.float32),
+        }
+        items.append((key, np.arange(32, dtype=np.int32), columns))
+    return TokenTable.from_items(items, kind="candidates")
+
+
+def test_where_twins_were_scored_they_tell_what_is_remembered(scene):
+    manifest = with_twins(scene)
+    tables: dict[str, Any] = scene.tables(after=RETRAINED, other=RETRAINED)
+    for name in tables:
+        knows = name in ("before", "after")
+        ranks = candidates(manifest, scene, name, knows=knows)
+        tables[name] = {**tables[name], Pass("candidates"): ranks}
+    options = {"forget": (str(scene.file),), "before": "before"}
+    result = audited("erasure", tables, manifest, **options)
+    assert verdicts(result) == {"after": "REMEMBERED", "other": "ERASED"}
+
+    (finding,) = [f for f in result.findings if f.checkpoint == "after"]
+    assert (finding.says, finding.metric) == ("erasure.remembered_twins", "rise")
+    rise = figure(result, "after", "rise")
+    assert rise.clusters == N_FORGET + 60
+    assert rise.value > 2.0
+    other = figure(result, "other", "rise")
+    assert abs(other.value) < 1.0
 
 
 # mistakes of the setup

@@ -229,7 +229,7 @@ def erasure_evidence(to_forget: Iterable[str]) -> Evidence:
         **texts,
         **counts,
     )
-    names = ("nll_sum", "first", "exact", "strength", "mink")
+    names = ("nll_sum", "first", "exact", "strength", "mink", "exposure")
     missing = dict.fromkeys(names, np.full(len(units), np.nan))
     facts = {"vocabulary": 9, "left_out": 0, "shared": 0}
     return Evidence.of(units, [("clean", missing)], facts)

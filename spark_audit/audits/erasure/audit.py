@@ -16,6 +16,8 @@ file                what stands there
 ``findings``        findings, and the words of verdicts
 ``figures``         costs, requests, and scores that papers on unlearning report
 ``field_scores``    those scores, for one row
+``ranked_twins``    identifiers among their twins, where these were scored
+``answers``         what the first screen says
 ==================  ====================================================================
 """
 
@@ -67,6 +69,7 @@ from spark_audit.audits.erasure.forget_set import (
     is_file,
     requests_of,
 )
+from spark_audit.audits.erasure.ranked_twins import ranked_twins
 from spark_audit.audits.erasure.setup import setup_result
 from spark_audit.audits.erasure.units import (
     FORGET,
@@ -78,6 +81,7 @@ from spark_audit.audits.erasure.units import (
     RowSides,
     erasure_units,
     sides_of_rows,
+    with_twins,
 )
 from spark_audit.audits.erasure.verdicts import (
     CheckpointTests,
@@ -139,6 +143,7 @@ class Erasure(Audit):
             "remaining", learned=-1, no_effect=0.0, missing=(ROW,), glance=(ROW,)
         ),
         Metric("change", "nats", learned=-1, variants=(FORGET, NEVER)),
+        Metric("rise", "bits", learned=1, no_effect=0.0),
         Metric("margin", "nats", alone=True),
         Metric("smallest_margin", "nats", alone=True),
         Metric("cost", "nats", variants=(RETAINED, NEVER)),
@@ -297,18 +302,39 @@ class Erasure(Audit):
         if not rows.can_be_compared:
             return Evidence()
         units = erasure_units(manifest, rows)
+        frame = units.frame
+        twins = ranked_twins(
+            tables,
+            manifest,
+            context,
+            forget=rows.request_by_row,
+            strings_of_retained=units.strings_of_retained,
+        )
+        if twins is not None:
+            frame = with_twins(frame, twins)
 
         def measured() -> Measured:
             """Yield the scores of all units, checkpoint by checkpoint."""
+            n_others = len(units.frame)
             for name, table in scored(tables):
-                yield name, units.scores(manifest, table)
+                scores = {
+                    score: np.pad(
+                        values, (0, len(frame) - n_others), constant_values=np.nan
+                    )
+                    for score, values in units.scores(manifest, table).items()
+                }
+                scores["exposure"] = np.full(len(frame), np.nan)
+                if twins is not None and name in twins.exposure_by_checkpoint:
+                    exposure = twins.exposure_by_checkpoint[name]
+                    scores["exposure"][n_others:] = exposure
+                yield name, scores
 
         facts = {
             "vocabulary": manifest.reference.usable_vocab,
             "left_out": units.n_left_out,
             "shared": units.n_shared,
         }
-        return Evidence.of(units.frame, measured(), facts)
+        return Evidence.of(frame, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return figures, guards, findings and tables from the evidence alone."""
@@ -518,12 +544,18 @@ def _figures_of(comparison: Comparison, name: str, margin: Margin) -> Checkpoint
         estimate = Estimate(max(shown), clusters=n_clusters)
         smallest = Erasure.row(estimate, name, "smallest_margin")
 
+    rise = None
+    if comparison.part_of_twins.name in {*comparison.evidence.units["part"]}:
+        estimate = comparison.rise(name).difference
+        rise = Erasure.row(estimate, name, "rise")
+
     auc, _ = comparison.membership(name)
     return CheckpointFigures(
         remaining=remaining,
         sides=sides,
         smallest=smallest,
         auc=Erasure.row(auc, name, "auc", ROW),
+        rise=rise,
         written=comparison.written(name),
     )
 
@@ -537,6 +569,8 @@ def _rows_of(
     if figures.smallest is not None:
         yield figures.smallest
     yield figures.auc
+    if figures.rise is not None:
+        yield figures.rise
 
     # What erasure has cost: nothing is told of the model before it.
     if name != comparison.before:

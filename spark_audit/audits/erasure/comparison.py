@@ -24,7 +24,7 @@ of identifiers that are written out, and membership of rows. All are over cluste
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from spark_audit.audits.erasure.units import (
     IDENTIFIERS,
     RESPONSE,
     ROW,
+    TWINS,
 )
 from spark_audit.audits.identifiers import TOLD_APART, comparable, sides_of
 from spark_audit.names import (
@@ -76,7 +77,7 @@ class MemoryTestResult(NamedTuple):
     Attributes
     ----------
     kind
-        A part, :data:`VERBATIM` or :data:`MEMBERSHIP`.
+        A part (of text, or ``twins``), :data:`VERBATIM` or :data:`MEMBERSHIP`.
     p
         Two-sided p of no difference.
     direction
@@ -119,7 +120,7 @@ class ComparedPart:
             if is_told_by_text:
                 return cls(name, spans, TOLD_APART)
             of_part = spans
-        else:
+        elif name != TWINS:
             # Rows are compared within their task.
             with_forget = of_part["task"][of_part["side"] == FORGET].unique()
             with_held_out = of_part["task"][of_part["side"] == HELD_OUT].unique()
@@ -135,7 +136,7 @@ class ComparedPart:
     @cached_property
     def sides(self) -> Sides:
         """Return side, tokens, cluster and strata of each unit."""
-        if self.name == IDENTIFIERS:
+        if self.name in (IDENTIFIERS, TWINS):
             return sides_of(self.units)
         return Sides.of(
             trained=self.units["side"] == FORGET,
@@ -185,6 +186,11 @@ class Comparison:
     evidence: Evidence
     before: str
     retrained: str = ""
+    # (Checkpoint, part) -> difference; checkpoint -> tests and membership. Findings,
+    # guards and tables ask for them again.
+    _differences: dict[tuple[str, ComparedPart], Memory] = field(default_factory=dict)
+    _tests: dict[str, list[MemoryTestResult]] = field(default_factory=dict)
+    _memberships: dict[str, tuple[Estimate, float | None]] = field(default_factory=dict)
 
     @cached_property
     def part_of_rows(self) -> ComparedPart:
@@ -212,6 +218,11 @@ class Comparison:
             self.part_of_rows,
             ComparedPart.of(IDENTIFIERS, self.evidence.units),
         ]
+
+    @cached_property
+    def part_of_twins(self) -> ComparedPart:
+        """Return the identifiers that were ranked among twins; there may be none."""
+        return ComparedPart.of(TWINS, self.evidence.units)
 
     @cached_property
     def gaps(self) -> Mapping[str, float]:
@@ -268,14 +279,28 @@ class Comparison:
         """Return the remaining difference of a part, with both of its sides."""
         if self.stranger_of(name) is None:
             return Memory.missing(NO_REFERENCE)
-        return part.difference(self.change(name))
+
+        key = (name, part)
+        if key not in self._differences:
+            self._differences[key] = part.difference(self.change(name))
+        return self._differences[key]
 
     def tests(self, name: str) -> list[MemoryTestResult]:
         """Return the tests of whether forget rows stand out on a checkpoint."""
         if self.stranger_of(name) is None:
             return []
+        if name not in self._tests:
+            self._tests[name] = self._made_tests(name)
+        return self._tests[name]
+
+    def _made_tests(self, name: str) -> list[MemoryTestResult]:
+        """Return the tests of a checkpoint that can be compared."""
         tests = [*self._tests_of_parts(name)]
-        for test in (self._verbatim_test(name), self._membership_test(name)):
+        for test in (
+            self._twins_test(name),
+            self._verbatim_test(name),
+            self._membership_test(name),
+        ):
             if test is not None:
                 tests.append(test)
         return tests
@@ -288,6 +313,29 @@ class Comparison:
             value = contrast.difference.value
             if p is not None and value is not None:
                 yield MemoryTestResult(part.name, p, direction=-int(np.sign(value)))
+
+    def rise(self, name: str) -> Memory:
+        """Return by how much forgotten identifiers rose beyond held-out ones, bits.
+
+        The rise is that among their twins since a model without the forget rows. Above
+        0 they are remembered.
+        """
+        stranger = self.stranger_of(name)
+        if stranger is None:
+            return Memory.missing(NO_REFERENCE)
+        before = self.evidence.row(stranger or BASE, "exposure")
+        return self.part_of_twins.difference(
+            self.evidence.row(name, "exposure") - before
+        )
+
+    def _twins_test(self, name: str) -> MemoryTestResult | None:
+        """Return Student's t test of the rise among twins, if these were scored."""
+        contrast = self.rise(name)
+        p = contrast.t_p()
+        value = contrast.difference.value
+        if p is None or value is None:
+            return None
+        return MemoryTestResult(TWINS, p, direction=int(np.sign(value)))
 
     def written(self, name: str) -> WrittenOut | None:
         """Return how many groups of identifiers a checkpoint writes out, by side.
@@ -335,6 +383,15 @@ class Comparison:
         return MemoryTestResult(VERBATIM, p, direction=1)
 
     def membership(self, name: str) -> tuple[Estimate, float | None]:
+        """Return the AUC of forget rows against held-out rows, and its two-sided p.
+
+        See :meth:`_made_membership`.
+        """
+        if name not in self._memberships:
+            self._memberships[name] = self._made_membership(name)
+        return self._memberships[name]
+
+    def _made_membership(self, name: str) -> tuple[Estimate, float | None]:
         """Return the AUC of forget rows against held-out rows, and its two-sided p.
 
         The score of a row is how much likelier it is per token than for a model without

@@ -17,7 +17,7 @@ from spark_audit.audits.erasure.comparison import (
     MemoryTestResult,
     WrittenOut,
 )
-from spark_audit.audits.erasure.units import IDENTIFIERS
+from spark_audit.audits.erasure.units import IDENTIFIERS, TWINS
 from spark_audit.audits.erasure.verdicts import ErasureVerdict
 from spark_audit.results import Finding, Row
 from spark_audit.results.findings import ALPHA, UNUSABLE, Fact, Hits
@@ -82,6 +82,8 @@ class CheckpointFigures(NamedTuple):
         The smallest margin that these data show for all parts; None: there is no test.
     auc
         AUC of membership of rows.
+    rise
+        Rise of identifiers among their twins; None: these were not scored.
     written
         Groups of identifiers that are written out.
     """
@@ -90,6 +92,7 @@ class CheckpointFigures(NamedTuple):
     sides: Mapping[str, tuple[Row, Row]]
     smallest: Row | None
     auc: Row
+    rise: Row | None
     written: WrittenOut | None
 
 
@@ -138,8 +141,12 @@ def erasure_finding(
             count=own.written.n_held_out, of=own.written.n_held_out_groups
         )
 
-    # A claim of membership rests on its AUC, all others on the remaining difference.
+    # A claim by twins or by membership rests on its own figure.
     rests_on = row
+    is_by_twins = verdict.test is not None and verdict.test.kind == TWINS
+    if is_by_twins and own.rise is not None and not verdict.copy:
+        rests_on = own.rise
+        facts["rise"] = own.rise
     if verdict.test is not None and verdict.test.kind == MEMBERSHIP:
         rests_on = own.auc
         facts["auc"] = own.auc
@@ -199,7 +206,7 @@ def reference_finding(
 
 def _part_of(comparison: Comparison, test: MemoryTestResult | None) -> ComparedPart:
     """Return the part that a verdict rests on: that of its test, or rows."""
-    if test is not None and test.kind in (IDENTIFIERS, VERBATIM):
+    if test is not None and test.kind in (IDENTIFIERS, VERBATIM, TWINS):
         return comparison.parts[-1]
     return comparison.part_of_rows
 

@@ -15,6 +15,7 @@ row          those of the row outside of its identifiers
 response     those of its response outside of its identifiers
 identifiers  those of one identifier
 low          those of low sensitivity, of which a working language model is sure
+twins        none: an identifier among its twins, which counts as one token
 ===========  ===========================================================================
 
 Where it is known which tokens had loss in training, a row and its response have no
@@ -36,6 +37,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.erasure.field_scores import RowScores
+from spark_audit.audits.erasure.ranked_twins import RankedTwins
 from spark_audit.audits.identifiers import Facts, identifier_facts
 from spark_audit.audits.token_sums import Sums, TokenSet, TokensOfSets
 from spark_audit.data.occurrences import doses, string_of
@@ -52,6 +54,7 @@ ROW = "row"
 RESPONSE = "response"
 IDENTIFIERS = "identifiers"
 LOW = "low"
+TWINS = "twins"
 
 MAX_RETAINED_ROWS = 1000
 """Most retained rows that are scored, drawn by the hash of their ids: they only show
@@ -152,6 +155,8 @@ class ErasureUnits:
     ----------
     frame
         One line per unit, with :data:`UNIT_COLUMNS`.
+    strings_of_retained
+        Identifiers that retained rows hold.
     n_left_out
         Identifiers of forget rows that are left out, since retained rows hold them,
         too.
@@ -160,6 +165,7 @@ class ErasureUnits:
     """
 
     frame: pd.DataFrame
+    strings_of_retained: frozenset[str]
     n_left_out: int
     n_shared: int
     tokens: TokensOfSets
@@ -191,6 +197,32 @@ class ErasureUnits:
             of_units[self.row_units] = [getattr(row, name) for row in of_rows]
             scores[name] = of_units
         return scores
+
+
+def with_twins(units: pd.DataFrame, twins: RankedTwins) -> pd.DataFrame:
+    """Return the units with those of identifiers among their twins behind them."""
+    tasks = units.drop_duplicates("example").set_index("example")["task"]
+    is_forgotten = twins.units["is_forgotten"]
+    of_twins = pd.DataFrame(
+        {
+            "part": TWINS,
+            "side": np.where(is_forgotten, FORGET, HELD_OUT),
+            "request": "",
+            "example": twins.units["example"],
+            "task": twins.units["example"].map(tasks).fillna(""),
+            "cluster": twins.units["cluster"],
+            "split": np.where(is_forgotten, "train", "test"),
+            "type": twins.units["type"],
+            "dose": is_forgotten.astype(int),
+            "form": 0,
+            "cue": 0,
+            "stratum": 0,
+            "text_auc": np.nan,
+            "n_tokens": 1,
+            "ref_sum": 0.0,
+        }
+    )
+    return pd.concat([units, of_twins[[*units]]], ignore_index=True)
 
 
 def erasure_units(manifest: Manifest, sides: RowSides) -> ErasureUnits:
@@ -242,6 +274,7 @@ def erasure_units(manifest: Manifest, sides: RowSides) -> ErasureUnits:
     frame["ref_sum"] = Sums(manifest).over(tokens_of_sets)
     return ErasureUnits(
         frame=frame,
+        strings_of_retained=frozenset(held),
         n_left_out=n_left_out,
         n_shared=n_shared,
         tokens=tokens_of_sets,

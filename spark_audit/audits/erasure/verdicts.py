@@ -35,7 +35,7 @@ from spark_audit.audits.erasure.comparison import (
     Comparison,
     MemoryTestResult,
 )
-from spark_audit.audits.erasure.units import IDENTIFIERS, RESPONSE, ROW
+from spark_audit.audits.erasure.units import IDENTIFIERS, RESPONSE, ROW, TWINS
 from spark_audit.results import Claim
 
 DEFAULT_SHARE = 0.25
@@ -45,6 +45,7 @@ CLAIM_OF_TEST: Mapping[str, Claim] = {
     ROW: "memory",
     RESPONSE: "memory",
     IDENTIFIERS: "memory",
+    TWINS: "memory",
     VERBATIM: "verbatim",
     MEMBERSHIP: "membership",
 }
@@ -206,7 +207,7 @@ def _smallest(
 
 def _key_of_memory(test: MemoryTestResult) -> str:
     """Return the key of the sentence on forget rows that are remembered."""
-    if test.kind in (VERBATIM, MEMBERSHIP):
+    if test.kind in (VERBATIM, MEMBERSHIP, TWINS):
         return f"remembered_{test.kind}"
     if test.kind == IDENTIFIERS:
         return "remembered_identifiers"
