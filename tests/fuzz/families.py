@@ -29,6 +29,7 @@ from fuzz.mutations import (
 from fuzz.scene import AUDIT, Scene, sealed
 
 from spark_audit.report.figures.drawing import FIGURE_NEEDS
+from spark_audit.report.figures.paper.drawing import PAPER_FIGURES
 
 Commands = Generator[list[Any], int, None]
 Family = Callable[[Scene, Rng, list[str]], Commands]
@@ -528,7 +529,7 @@ def report(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["report", folder, "--format", one(rng, ("md", "csv", "latex"))]
     else:
         # One figure: a page draws all of them, in seconds.
-        yield ["@draw", folder, one(rng, list(FIGURE_NEEDS))]
+        yield ["@draw", folder, one(rng, [*FIGURE_NEEDS, *PAPER_FIGURES])]
 
 
 @family(7)

@@ -406,6 +406,29 @@ def test_a_report_of_void_figures_alone_is_drawn_hollow():
     }
 
 
+@pytest.mark.parametrize("name", [*PAPER_FIGURES])
+def test_numbers_that_no_axis_has_are_cut(name):
+    settings = {"ptpc.alpha_ul": 1e300, "ptpc.lr": -1e300}
+    checkpoints = [trained("$x$", **settings), trained("y\n", **{"ptpc.alpha_ul": 1.0})]
+    rows = [
+        figure(facts.name, f"{place}|{variant}", 1e300 * sign, low=-1e305, high=1e305)
+        for facts, sign in zip(checkpoints, (-1, 1), strict=True)
+        for place, variant in (
+            *(("utility|last", ""), ("utility|bwt", ""), ("matched|delta_sel", "")),
+            *(("nll|nll", "pii"), ("nll|nll", "low"), ("rank|top1_rate", "pii")),
+            *(
+                ("canary|nll", "full"),
+                ("noise|dp_pii", "wide"),
+                ("noise|dp_pii", "nan"),
+            ),
+            *(("noise|dp_pii", "1e308"), ("noise|dp_nonpii", "0.1")),
+        )
+    ]
+    report = made_report(checkpoints=checkpoints, results=rows)
+    drawn = paper_figure(PreparedReport(report), name, COLUMN_WIDTH)
+    assert (drawn is None) == (name in ("paper-orders", "paper-sweep"))
+
+
 # ------------------------------------------------------------------ for a paper
 
 
@@ -480,6 +503,16 @@ def test_each_figure_that_is_not_drawn_is_named_with_what_it_needs():
         name for name in PAPER_FIGURES if name != "paper-top1"
     ]
     assert what_is_not_drawn(report, ["html"]) == []
+
+
+def test_the_command_names_what_is_not_drawn(tmp_path, capsys):
+    report = made_report(results=[figure("x", "rank|top1_rate|pii", 0.5)])
+    write_report(report, tmp_path, formats=["json"])
+    assert command_line(["report", str(tmp_path), "--format", "figures"]) == 0
+    output = capsys.readouterr()
+    names = [line.split()[0] for line in output.err.splitlines()]
+    assert set(names) == PAPER_FIGURES.keys() - {"paper-top1"}
+    assert all((tmp_path / path).exists() for path in output.out.split())
 
 
 def test_withheld_figures_are_named_as_such():

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.report.cells import VOID
+from spark_audit.report.cells import MAX_SHOWN_VALUE, VOID
 
 SYSTEM_COLUMNS = ["system", "value", "low", "high", "is_void"]
 """Columns of the rows of one measure: names, three numbers, and whether it is void."""
@@ -66,12 +66,15 @@ def system_rows(
     names = {*rows["checkpoint"]}
     rows = rows_named(rows, lambda name: entry_of(name) not in names - {name})
 
+    # Somebody else's report may hold numbers that no axis can.
+    numbers = rows[["value", "low", "high"]].astype(float)
+    numbers = numbers.clip(-MAX_SHOWN_VALUE, MAX_SHOWN_VALUE)
     tidy = pd.DataFrame(
         {
             "system": rows["checkpoint"].astype(object),
-            "value": rows["value"].astype(float),
-            "low": rows["low"].astype(float),
-            "high": rows["high"].astype(float),
+            "value": numbers["value"],
+            "low": numbers["low"],
+            "high": numbers["high"],
             "is_void": rows["status"].isin(VOID).astype(bool),
         },
         columns=SYSTEM_COLUMNS,

@@ -45,6 +45,9 @@ DASHES: dict[str, Literal["-", "--"]] = {"dp_pii": "-", "dp_nonpii": "--"}
 TITLE_LETTERS = 16
 """Letters of a line of a panel's title."""
 
+LEAST_SIGMA = 1e-9
+"""Smallest noise that is drawn, and the inverse of the largest."""
+
 PANEL_HEIGHT = 1.7
 """Inches of a panel with its labels."""
 
@@ -61,14 +64,26 @@ def noise_rows(results: pd.DataFrame) -> pd.DataFrame:
     is_noise = results["audit"] == "noise"
     for metric in LOOKS:
         variants = results.loc[is_noise & (results["metric"] == metric), "variant"]
-        for variant in sorted({*variants}, key=float):
+        for variant in dict.fromkeys(variants):
+            sigma = _sigma_of(variant)
             rows = system_rows(results, audit="noise", metric=metric, variant=variant)
-            if len(rows):
-                frames.append(rows.assign(metric=metric, sigma=float(variant)))
+            if len(rows) and sigma > 0:
+                frames.append(rows.assign(metric=metric, sigma=sigma))
 
     # Beginning with an empty frame would make its types those of the result.
     rows = pd.concat(frames[1:] or frames, ignore_index=True)
+    rows = rows.sort_values("sigma", kind="stable")
     return in_order(rows, systems_of(results))
+
+
+def _sigma_of(variant: str) -> float:
+    """Return the size of the noise that a variant names; 0 if it names none."""
+    try:
+        sigma = float(variant)
+    except ValueError:
+        return 0.0
+    # A scale of powers of ten has no place for other numbers.
+    return sigma if LEAST_SIGMA <= sigma <= 1 / LEAST_SIGMA else 0.0
 
 
 @in_paper_style

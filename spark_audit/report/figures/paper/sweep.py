@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from spark_audit.provenance import sha256_json
+from spark_audit.report.cells import MAX_SHOWN_VALUE
 from spark_audit.report.figures.paper.frames import system_rows
 from spark_audit.report.figures.paper.panels import (
     MARK_SIZE,
@@ -88,7 +89,8 @@ def _sweeps(trainings: dict[str, Training]) -> dict[str, list[str]]:
         for setting, value in training["settings"].items():
             # True is a number to Python.
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and setting not in UNSWEPT:
+            is_drawn = is_number and abs(value) <= MAX_SHOWN_VALUE
+            if is_drawn and setting not in UNSWEPT:
                 key = (setting, _digest_without(setting, training))
                 systems_by_sweep.setdefault(key, []).append(name)
 

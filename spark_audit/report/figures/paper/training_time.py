@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from spark_audit.report.cells import MAX_SHOWN_VALUE
 from spark_audit.report.figures.paper.panels import (
     draw_legend,
     grid_of_panels,
@@ -96,7 +97,9 @@ def _seconds_of(training: Training) -> dict[str, float]:
     """Return the seconds of a training by part: learning, replay, correction."""
     seconds_by_part = dict.fromkeys(PART_COLOURS, 0.0)
     for record in training.get("parts", []):
-        for work, seconds in record.get("seconds", {}).items():
+        for work, unchecked_seconds in record.get("seconds", {}).items():
+            # Somebody else's report may hold any number.
+            seconds = min(max(unchecked_seconds, 0.0), MAX_SHOWN_VALUE)
             if record["part"] == "priv":
                 seconds_by_part["correction"] += seconds
             elif record["part"] == "task" and work == REPLAY:
