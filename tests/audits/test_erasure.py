@@ -16,6 +16,7 @@ from spark_audit.audits.erasure.field_scores import (
 from spark_audit.errors import InputError
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import key_of
+from spark_audit.manifest.file import restricted_to
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult
@@ -120,6 +121,24 @@ def test_a_task_and_the_task_of_a_stage_are_all_of_its_trained_rows(scene):
     assert rows_of(scene, f"task={tasks[0]}") == of_first
     order = ",".join(reversed(tasks))
     assert rows_of(scene, f"stage={len(tasks)}", order=order) == of_first
+
+
+def test_one_request_needs_no_list_and_a_path_is_one(scene):
+    for forget in (str(scene.file), scene.file, [scene.file]):
+        audit = made("erasure", {"forget": forget, "before": "before"})
+        assert audit.rows_to_forget(scene.manifest) == scene.forget
+        assert audit.inputs == [scene.file]
+
+
+def test_of_a_part_of_the_manifest_those_rows_are_forgotten_that_it_has(scene):
+    some = {e.id for e in scene.manifest.examples if not e.id.endswith("3-0")}
+    audit = made("erasure", {"forget": (str(scene.file),), "before": "before"})
+    part = restricted_to(scene.manifest, some)
+    assert audit.rows_to_forget(part) == scene.forget & some
+    assert set(audit.plan(part)[Pass()]) == some
+    tables = scene.tables(after=RETRAINED)
+    result = audited("erasure", tables, part, forget=audit.forget, before="before")
+    assert verdicts(result)["after"] in ("ERASED", "CANNOT TELL")
 
 
 def test_only_trained_rows_are_forgotten_and_no_row_of_a_canary_is_scored(scene):

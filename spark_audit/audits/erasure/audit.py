@@ -216,7 +216,18 @@ class Erasure(Audit):
     ] = None
 
     def __post_init__(self) -> None:
-        """Refuse a margin that is no size, when the command line is read."""
+        """Refuse a margin that is no size, when the command line is read.
+
+        In Python one request may be given as it is, and a path as a path.
+        """
+        given = self.forget
+        requests = [given] if isinstance(given, str | Path) else given
+        texts = [
+            str(request) if isinstance(request, Path) else request
+            for request in requests
+        ]
+        # A frozen dataclass sets its own fields by object's method.
+        object.__setattr__(self, "forget", tuple(texts))
         super().__post_init__()
         if self.margin is not None and not 0 < self.margin < np.inf:
             raise InputError(
