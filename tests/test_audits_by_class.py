@@ -30,6 +30,7 @@ OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_audit/checkpoints/inspection.py", "stages"): "a line of `inspect`",
     ("spark_audit/checkpoints/run_record.py", "stages"): FOLDER,
     ("spark_audit/checkpoints/task_series.py", "stages"): FOLDER,
+    ("spark_audit/checkpoints/training_facts.py", "stages"): FOLDER,
     ("spark_audit/checkpoints/noise_file.py", "noise"): "a tensor of noise",
     ("spark_audit/cli/report_commands.py", "canary"): "the unit of a claim",
     ("spark_audit/data/occurrences.py", "canary"): "a kind of text",
@@ -48,6 +49,7 @@ OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_audit/manifest/token_corpus.py", "nll"): COLUMN,
     ("spark_audit/manifest/twins.py", "twins"): STREAM,
     ("spark_audit/report/assemble.py", "matched"): "a column of matching_by_type",
+    ("spark_audit/report/cases.py", "nll"): "a column of cases",
     ("spark_audit/report/disclosure/tables.py", "rank"): COLUMN,
     ("spark_audit/report/receipt.py", "canary"): "the unit of a claim",
     ("spark_audit/report/writers/dossier.py", "matched"): (
