@@ -145,6 +145,7 @@ Claims on real tasks <reports/claims/real/claims>
 Claims on made-up tasks <reports/claims/made/claims>
 benchmarks/README
 benchmarks/known_truth
+benchmarks/known_truth_erasure
 benchmarks/at_most
 benchmarks/canaries
 benchmarks/membership
