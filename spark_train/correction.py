@@ -32,7 +32,7 @@ row's task tells them apart."""
 TEACHER = "teacher"
 """Name of the frozen copy that the student is anchored to."""
 
-PROBE_ROWS = 3
+PROBE_ROWS_OF_EACH_KIND = 3
 """Rows of each kind in the probe: with identifiers, any of the task, and replayed."""
 
 RECORDED = ("pii_nll", "other_nll")
@@ -251,11 +251,15 @@ def _probe_rows(stream: Stream, k: int, *, has_old: bool) -> list[TrainRow]:
     with_identifiers = _rows_with_identifiers(rows)
 
     probe_rows = [
-        *stream.draw_evenly(k, with_identifiers, PROBE_ROWS, purpose="probe pii"),
-        *stream.draw_evenly(k, rows, PROBE_ROWS, purpose="probe all"),
+        *stream.draw_evenly(
+            k, with_identifiers, PROBE_ROWS_OF_EACH_KIND, purpose="probe pii"
+        ),
+        *stream.draw_evenly(k, rows, PROBE_ROWS_OF_EACH_KIND, purpose="probe all"),
     ]
     if has_old:
-        probe_rows += stream.draw_replayed(k, PROBE_ROWS, purpose="probe old")
+        probe_rows += stream.draw_replayed(
+            k, PROBE_ROWS_OF_EACH_KIND, purpose="probe old"
+        )
     return probe_rows
 
 

@@ -30,7 +30,7 @@ LITTLE_WEIGHT = 0.5
 """Largest weight of a replayed response token about which a note is left. In plain
 replay (er) with lambda 1 its weight is 1."""
 
-PROBE_ROWS = 5
+REPLAYED_PROBE_ROWS = 5
 """Replayed rows in the probe of a phase."""
 
 OUTSIDE = "outside"
@@ -189,7 +189,7 @@ class Distillation(Rehearsal):
         teacher's own.
         """
         probe_rows = self.stream.draw_evenly(
-            self._task_index, rows, PROBE_ROWS, purpose="probe replay"
+            self._task_index, rows, REPLAYED_PROBE_ROWS, purpose="probe replay"
         )
 
         def terms(rows_by_role: Rows) -> dict[str, Term]:

@@ -15,7 +15,7 @@ from spark_audit.scoring.table import Pass
 from spark_train import processes
 from spark_train.stage_keys import number_and_task
 
-_ANSWERS = Pass("generate")
+_ANSWER_PASS = Pass("generate")
 """The scoring pass that answers prompts."""
 
 
@@ -37,7 +37,7 @@ def accuracy(loaded: Checkpoint, prompts: Sequence[Prompt]) -> float:
     own_prompts = processes.share(prompts)
     if own_prompts:
         with undisturbed(loaded.model):
-            table = score(loaded, own_prompts, passes=[_ANSWERS])[_ANSWERS]
+            table = score(loaded, own_prompts, passes=[_ANSWER_PASS])[_ANSWER_PASS]
         is_right = table.columns["normalised"].tolist()
     return float(np.mean(processes.gathered(is_right)))
 

@@ -57,7 +57,7 @@ from spark_audit.stats.memory_contrast import Memory
 
 HELD_OUT_BACK = "held_out_back"
 BASE_READ = "base_read_rows"
-BROKEN = "broken_model"
+BROKEN_MODEL = "broken_model"
 """Names of the setup guards; if one fails, the checkpoint's memory was not tested."""
 
 REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
@@ -69,7 +69,7 @@ REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
     BASE_READ: {"verbatim": ("extract",), "memory": ("canary",)},
     # A drift by many nats enlarges every earlier difference of the sides. Ranks of
     # canaries and verbatim extraction involve no such difference.
-    BROKEN: {"verbatim": ("extract",), "memory": ("canary",)},
+    BROKEN_MODEL: {"verbatim": ("extract",), "memory": ("canary",)},
 }
 """Setup guard -> claims that its fault cannot cause -> their audits. If the guard
 fails, all other claims on the checkpoint are void, and so is "nothing shown".
@@ -210,7 +210,7 @@ def _checks_of_units(
     """
     return [
         Check(HELD_OUT_BACK, name, held_out_fault(units, base_units)),
-        Check(BROKEN, name, broken_fault(name, units, vocabulary)),
+        Check(BROKEN_MODEL, name, broken_fault(name, units, vocabulary)),
     ]
 
 
@@ -245,7 +245,7 @@ def consistent(guards: Iterable[Guard]) -> list[Guard]:
     return [
         setup_guard
         for setup_guard in guards
-        if setup_guard.name != BROKEN or _is_below_chance(setup_guard)
+        if setup_guard.name != BROKEN_MODEL or _is_below_chance(setup_guard)
     ]
 
 
@@ -255,7 +255,7 @@ def _is_below_chance(broken: Guard) -> bool:
     Parameters
     ----------
     broken
-        The guard :data:`BROKEN`, whose figures may be withheld in shared files.
+        The guard :data:`BROKEN_MODEL`, whose figures may be withheld in shared files.
     """
     plain_text = broken.facts.get("plain_text")
     chance = broken.facts.get("chance")
@@ -293,7 +293,7 @@ def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
         # A short training may mend a broken model: only the guard on the relearned
         # checkpoint itself counts.
         method = _method_of(any_guard.checkpoint)
-        is_mended = any_guard.name == BROKEN and is_relearned and method != name
+        is_mended = any_guard.name == BROKEN_MODEL and is_relearned and method != name
         if method in methods_that_count and not is_mended:
             first_by_name.setdefault(any_guard.name, any_guard)
     return list(first_by_name.values())

@@ -17,7 +17,7 @@ from spark_audit.errors import InputError
 from spark_audit.files import data_bytes, parse_json, read_regular
 from spark_audit.results.training import Setting, TrainingFacts, TrainingPart
 
-STATE_FILE = "trainer_state.json"
+TRAINER_STATE_FILE = "trainer_state.json"
 """The record of a trainer, in the folder of its checkpoint."""
 
 TRAINER = "transformers"
@@ -38,7 +38,7 @@ def trainer_facts(folder: Path) -> TrainingFacts | None:
 
     The file may be anybody's. Whatever is no such record counts as none.
     """
-    path = folder / STATE_FILE
+    path = folder / TRAINER_STATE_FILE
     try:
         data = read_regular(path, most=data_bytes())
         state = parse_json(data, place=str(path), finite=False)

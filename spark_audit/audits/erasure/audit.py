@@ -45,7 +45,7 @@ from spark_audit.audits.base import (
 from spark_audit.audits.erasure.answers import first_screen_answers
 from spark_audit.audits.erasure.comparison import (
     NO_REFERENCE,
-    Comparison,
+    ErasureComparison,
 )
 from spark_audit.audits.erasure.figures import (
     NO_RANKS,
@@ -114,13 +114,13 @@ from spark_audit.stats.intervals import rate_estimate
 COMPARED_WITH = "the other checkpoints are compared with it"
 """Why the base has no figure."""
 
-PARTS = (ROW, RESPONSE, IDENTIFIERS)
+COMPARED_PARTS = (ROW, RESPONSE, IDENTIFIERS)
 """Variants of the remaining difference."""
 
 SIDES = (FORGET, NEVER, RETAINED)
 """Variants of figures by side of the rows."""
 
-_of_parts = partial(Metric, unit="nats", variants=PARTS)
+_of_parts = partial(Metric, unit="nats", variants=COMPARED_PARTS)
 _share_by_side = partial(Metric, bounds=(0.0, 1.0), learned=1)
 
 
@@ -129,10 +129,10 @@ class Erasure(Audit):
     """Whether rows that should be forgotten can be told from rows never trained on.
 
     The evidence is one line per checkpoint and part of a row: the columns are
-    ``UNIT_COLUMNS`` of :mod:`~spark_audit.audits.erasure.units`, and the scores those
-    of ``ErasureUnits.scores`` there. Facts of the evidence: ``vocabulary``, tokens that
-    a model chooses from; ``left_out`` and ``shared``, the counts ``n_left_out`` and
-    ``n_shared`` of ``ErasureUnits``.
+    ``ERASURE_COLUMNS`` of :mod:`~spark_audit.audits.erasure.units`, and the scores
+    those of ``ErasureUnits.scores`` there. Facts of the evidence: ``vocabulary``,
+    tokens that a model chooses from; ``left_out`` and ``shared``, the counts
+    ``n_left_out`` and ``n_shared`` of ``ErasureUnits``.
 
     For the class attributes see :class:`~spark_audit.audits.base.Audit`.
     """
@@ -349,7 +349,7 @@ class Erasure(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return figures, guards, findings and tables from the evidence alone."""
-        comparison = Comparison(
+        comparison = ErasureComparison(
             evidence, before=self.before or "", retrained=self.retrained or ""
         )
         names = [
@@ -431,7 +431,7 @@ class Erasure(Audit):
 
     def _finding_of(
         self,
-        comparison: Comparison,
+        comparison: ErasureComparison,
         name: str,
         figures: Mapping[str, CheckpointFigures],
         margin: Row | None,
@@ -475,7 +475,7 @@ class Erasure(Audit):
         )
 
 
-def _key_of_reference(name: str, comparison: Comparison) -> str:
+def _key_of_reference(name: str, comparison: ErasureComparison) -> str:
     """Return the key of a finding without a verdict; empty: the name gets a verdict."""
     if original_of(name) == comparison.before:
         return "before"
@@ -524,7 +524,9 @@ def _n_rows(units: pd.DataFrame, side: str) -> int:
     return int(units["example"][units["side"] == side].nunique())
 
 
-def _figures_of(comparison: Comparison, name: str, margin: Margin) -> CheckpointFigures:
+def _figures_of(
+    comparison: ErasureComparison, name: str, margin: Margin
+) -> CheckpointFigures:
     """Return the figures of a checkpoint that findings show."""
     remaining = {}
     sides = {}
@@ -572,7 +574,10 @@ def _figures_of(comparison: Comparison, name: str, margin: Margin) -> Checkpoint
 
 
 def _rows_of(
-    comparison: Comparison, name: str, figures: CheckpointFigures, context: Context
+    comparison: ErasureComparison,
+    name: str,
+    figures: CheckpointFigures,
+    context: Context,
 ) -> Iterator[Row]:
     """Yield all figures of one checkpoint."""
     yield from figures.remaining.values()
@@ -608,7 +613,10 @@ def _rows_of(
 
 
 def _records_of(
-    comparison: Comparison, name: str, margin: Margin, p_by_part: Mapping[str, float]
+    comparison: ErasureComparison,
+    name: str,
+    margin: Margin,
+    p_by_part: Mapping[str, float],
 ) -> Iterator[TableRecord]:
     """Yield the equivalence tests of a checkpoint, a record per part."""
     for part in margin.parts:

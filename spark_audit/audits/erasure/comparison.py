@@ -171,7 +171,7 @@ class ComparedPart:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class ErasureComparison:
     """The evidence of all checkpoints, and the models that they are compared with.
 
     Attributes

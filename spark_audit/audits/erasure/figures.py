@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.audit_inputs import Context
-from spark_audit.audits.erasure.comparison import ComparedPart, Comparison
+from spark_audit.audits.erasure.comparison import ComparedPart, ErasureComparison
 from spark_audit.audits.erasure.field_scores import AUC_OF_STRANGER, privleak
 from spark_audit.audits.erasure.units import FORGET, HELD_OUT, RETAINED, ROW
 from spark_audit.names import NEVER
@@ -39,7 +39,9 @@ MAX_REPLICATES = 2000
 """Most resamples of the interval of privleak."""
 
 
-def cost_estimates(comparison: Comparison, name: str) -> Iterator[tuple[str, Estimate]]:
+def cost_estimates(
+    comparison: ErasureComparison, name: str
+) -> Iterator[tuple[str, Estimate]]:
     """Yield how the NLL of other rows changed since the model before erasure.
 
     Above 0 they became less likely: that is what erasure has cost. The variants are
@@ -57,7 +59,7 @@ def cost_estimates(comparison: Comparison, name: str) -> Iterator[tuple[str, Est
 
 
 def field_estimates(
-    comparison: Comparison, name: str
+    comparison: ErasureComparison, name: str
 ) -> Iterator[tuple[str, str, Estimate]]:
     """Yield metric, variant and estimate of the mean scores of rows of each side."""
     units = comparison.evidence.units
@@ -93,7 +95,7 @@ def _mean_by_cluster(
 
 
 def privleak_estimate(
-    comparison: Comparison, name: str, context: Context
+    comparison: ErasureComparison, name: str, context: Context
 ) -> tuple[Estimate, Estimate]:
     """Return the AUC of Min-K% of forget against held-out rows, and privleak.
 
@@ -160,7 +162,7 @@ def _privleak_of_auc(auc: Estimate) -> Estimate:
 
 
 def request_records(
-    comparison: Comparison, names: list[str]
+    comparison: ErasureComparison, names: list[str]
 ) -> Iterator[Mapping[str, str | int | float | None]]:
     """Yield the remaining difference of rows of each request and checkpoint.
 

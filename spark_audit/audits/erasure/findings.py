@@ -13,7 +13,7 @@ from spark_audit.audits.erasure.comparison import (
     MEMBERSHIP,
     VERBATIM,
     ComparedPart,
-    Comparison,
+    ErasureComparison,
     MemoryTestResult,
     WrittenOut,
 )
@@ -97,7 +97,7 @@ class CheckpointFigures(NamedTuple):
 
 
 def erasure_finding(
-    comparison: Comparison,
+    comparison: ErasureComparison,
     name: str,
     verdict: ErasureVerdict,
     figures: Mapping[str, CheckpointFigures],
@@ -163,7 +163,7 @@ def erasure_finding(
 
 
 def reference_finding(
-    comparison: Comparison,
+    comparison: ErasureComparison,
     name: str,
     tests: Sequence[MemoryTestResult],
     figures: CheckpointFigures,
@@ -204,7 +204,9 @@ def reference_finding(
     )
 
 
-def _part_of(comparison: Comparison, test: MemoryTestResult | None) -> ComparedPart:
+def _part_of(
+    comparison: ErasureComparison, test: MemoryTestResult | None
+) -> ComparedPart:
     """Return the part that a verdict rests on: that of its test, or rows."""
     if test is not None and test.kind in (IDENTIFIERS, VERBATIM, TWINS):
         return comparison.parts[-1]
@@ -226,7 +228,7 @@ def _remarks(
 
 
 def _power(
-    comparison: Comparison, name: str, part: ComparedPart, n_tests: int
+    comparison: ErasureComparison, name: str, part: ComparedPart, n_tests: int
 ) -> list[Power]:
     """Return the inputs of the smallest detectable difference."""
     difference = comparison.difference(name, part).difference
@@ -244,7 +246,7 @@ def _power(
 
 
 def _bounds(
-    comparison: Comparison, name: str, part: ComparedPart, n_tests: int
+    comparison: ErasureComparison, name: str, part: ComparedPart, n_tests: int
 ) -> list[Bound]:
     """Return the inputs of the memory that could still be there."""
     difference = comparison.difference(name, part).difference

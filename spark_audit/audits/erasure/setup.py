@@ -23,7 +23,7 @@ import numpy as np
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.claims import ALPHA
-from spark_audit.audits.erasure.comparison import Comparison, MemoryTestResult
+from spark_audit.audits.erasure.comparison import ErasureComparison, MemoryTestResult
 from spark_audit.audits.identifiers import REPRODUCED
 from spark_audit.audits.setup_faults import ALARM
 from spark_audit.results import Guard, Row
@@ -49,7 +49,7 @@ class SetupResult(NamedTuple):
 
 
 def setup_result(
-    comparison: Comparison,
+    comparison: ErasureComparison,
     after: Sequence[str],
     remaining: Mapping[str, Row],
     *,
@@ -92,7 +92,7 @@ def setup_result(
     return SetupResult(guards, mistake)
 
 
-def _mistake_of_before(comparison: Comparison, after: Sequence[str]) -> str:
+def _mistake_of_before(comparison: ErasureComparison, after: Sequence[str]) -> str:
     """Return what is wrong if the model before erasure remembers nothing.
 
     Empty: it remembers the forget rows, or that could not be tested: then the findings
@@ -106,7 +106,7 @@ def _mistake_of_before(comparison: Comparison, after: Sequence[str]) -> str:
 
 
 def _guard_of_before(
-    comparison: Comparison,
+    comparison: ErasureComparison,
     after: Sequence[str],
     remaining: Mapping[str, Row],
     mistake: str,
@@ -132,12 +132,12 @@ def _guard_of_before(
     )
 
 
-def _share_of_before(comparison: Comparison, name: str) -> float:
+def _share_of_before(comparison: ErasureComparison, name: str) -> float:
     """Return what a model remembers of rows as a share of that before erasure.
 
     Both since the base. Without a figure of either it is 1.
     """
-    since_base = Comparison(comparison.evidence, before=comparison.before)
+    since_base = ErasureComparison(comparison.evidence, before=comparison.before)
     part = since_base.part_of_rows
     before = since_base.difference(comparison.before, part).difference.value
     of_name = since_base.difference(name, part).difference.value
@@ -152,7 +152,7 @@ def _remembers(tests: Sequence[MemoryTestResult], level: float) -> bool:
 
 
 def _warnings(
-    comparison: Comparison, after: Sequence[str], *, n_shared: int, n_forget: int
+    comparison: ErasureComparison, after: Sequence[str], *, n_shared: int, n_forget: int
 ) -> list[Guard]:
     """Return the warnings, which leave verdicts as they are."""
     guards = []

@@ -23,7 +23,7 @@ others. An identifier that also stands in a retained row is left out: a model th
 read the forget rows knows it, too.
 
 A row is an example of the manifest. A further part is yielded by :func:`_parts_of_row`,
-a further column stands in :data:`UNIT_COLUMNS`.
+a further column stands in :data:`ERASURE_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MAX_RETAINED_ROWS = 1000
 """Most retained rows that are scored, drawn by the hash of their ids: they only show
 what erasure has cost."""
 
-UNIT_COLUMNS = (
+ERASURE_COLUMNS = (
     "part",
     "side",
     "request",
@@ -154,7 +154,7 @@ class ErasureUnits:
     Attributes
     ----------
     frame
-        One line per unit, with :data:`UNIT_COLUMNS`.
+        One line per unit, with :data:`ERASURE_COLUMNS`.
     strings_of_retained
         Identifiers that retained rows hold.
     n_left_out
@@ -255,21 +255,21 @@ def erasure_units(manifest: Manifest, sides: RowSides) -> ErasureUnits:
         if side == FORGET and example.cluster in clusters_of_retained:
             n_shared += 1
 
-        for part, tokens, span_facts in _parts_of_row(example, side, facts_of):
-            if span_facts is not None and span_facts.string in held:
+        for part, tokens, identifier in _parts_of_row(example, side, facts_of):
+            if identifier is not None and identifier.string in held:
                 n_left_out += side == FORGET
                 continue
             if part == ROW:
                 row_units.append(len(token_sets))
                 row_examples.append(example)
-            record = _record(part, side, example, len(tokens), span_facts)
+            record = _record(part, side, example, len(tokens), identifier)
             record["request"] = sides.request_by_row.get(example.id, "")
             token_sets.append(TokenSet(index, tokens, record))
 
     tokens_of_sets = TokensOfSets.of(token_sets)
     frame = pd.DataFrame(
         [token_set.facts for token_set in token_sets],
-        columns=[name for name in UNIT_COLUMNS if name != "ref_sum"],
+        columns=[name for name in ERASURE_COLUMNS if name != "ref_sum"],
     )
     frame["ref_sum"] = Sums(manifest).over(tokens_of_sets)
     return ErasureUnits(
@@ -283,7 +283,7 @@ def erasure_units(manifest: Manifest, sides: RowSides) -> ErasureUnits:
     )
 
 
-class SpanFacts(NamedTuple):
+class RowIdentifier(NamedTuple):
     """An identifier of a row: its type and string, and the facts on it."""
 
     type: str
@@ -313,7 +313,7 @@ def _parts_of_row(
     example: ManifestExample,
     side: str,
     facts_of: Mapping[tuple[str, int, int], Facts],
-) -> Iterator[tuple[str, np.ndarray, SpanFacts | None]]:
+) -> Iterator[tuple[str, np.ndarray, RowIdentifier | None]]:
     """Yield the parts of a row: name, tokens, and the facts if it is an identifier.
 
     Parts without a scored token are left out. Retained rows have no identifiers, and
@@ -348,8 +348,8 @@ def _parts_of_row(
         # A held-out row may hold a forgotten identifier: it is on neither side.
         is_on_side = facts.dose > 0 if side == FORGET else facts.dose == 0
         if is_on_side:
-            span_facts = SpanFacts(span.type, string_of(example, span), facts)
-            yield IDENTIFIERS, np.arange(start, end), span_facts
+            identifier = RowIdentifier(span.type, string_of(example, span), facts)
+            yield IDENTIFIERS, np.arange(start, end), identifier
 
 
 def _record(
@@ -357,10 +357,10 @@ def _record(
     side: str,
     example: ManifestExample,
     n_tokens: int,
-    span_facts: SpanFacts | None,
+    identifier: RowIdentifier | None,
 ) -> dict[str, Any]:
     """Return the columns of one unit, without its request and reference."""
-    facts = NO_FACTS if span_facts is None else span_facts.facts
+    facts = NO_FACTS if identifier is None else identifier.facts
     return {
         "part": part,
         "side": side,
@@ -368,7 +368,7 @@ def _record(
         "task": example.task,
         "cluster": example.cluster,
         "split": "train" if side == FORGET else "test",
-        "type": "" if span_facts is None else span_facts.type,
+        "type": "" if identifier is None else identifier.type,
         "dose": facts.dose,
         "form": facts.form,
         "cue": facts.cue,

@@ -32,7 +32,7 @@ from spark_audit.audits.erasure.comparison import (
     MEMBERSHIP,
     VERBATIM,
     ComparedPart,
-    Comparison,
+    ErasureComparison,
     MemoryTestResult,
 )
 from spark_audit.audits.erasure.units import IDENTIFIERS, RESPONSE, ROW, TWINS
@@ -69,7 +69,7 @@ class Margin:
     parts: tuple[ComparedPart, ...]
 
 
-def margin_of(comparison: Comparison, given: float | None) -> Margin:
+def margin_of(comparison: ErasureComparison, given: float | None) -> Margin:
     """Return the margin: the given one, or a share of what is to be erased.
 
     By default it is :data:`DEFAULT_SHARE` of the difference of the part that the model
@@ -215,7 +215,7 @@ def _key_of_memory(test: MemoryTestResult) -> str:
 
 
 def tests_of(
-    comparison: Comparison,
+    comparison: ErasureComparison,
     name: str,
     copies: Sequence[str],
     margin: Margin,
