@@ -31,5 +31,5 @@ class FirstAnswer:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether there is an interval to draw."""
+        """True if there is an interval to draw."""
         return None not in (self.low, self.value, self.high) and self.band > 0

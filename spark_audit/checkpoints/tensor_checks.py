@@ -57,7 +57,13 @@ def only_tensors(content: object, *, prefix: str = "", fix: str) -> State:
 
 
 def check_filled(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse files without tensors, and tensors without numbers."""
+    """Refuse files without tensors, and tensors without numbers.
+
+    Parameters
+    ----------
+    state
+        Tensors of any shape, by name.
+    """
     problem = "holds no tensors" if not state else ""
     for name, tensor in state.items():
         if tensor.numel() == 0:
@@ -86,7 +92,13 @@ def check_floats(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def check_finite(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse NaN and infinite numbers; the error names the tensor."""
+    """Refuse NaN and infinite numbers; the error names the tensor.
+
+    Parameters
+    ----------
+    state
+        Tensors of any shape, by name. Integers and empty tensors pass.
+    """
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue

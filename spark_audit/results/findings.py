@@ -185,7 +185,7 @@ class Guard(Rendered):
 
     @property
     def outcome(self) -> str:
-        """Whether it held, failed, or warns, in a word."""
+        """The result of the check in a word: it held, failed, or warns."""
         if self.passed is None:
             return "warning"
         return "held" if self.passed else "failed"

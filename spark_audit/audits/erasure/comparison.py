@@ -109,7 +109,15 @@ class ComparedPart:
 
     @classmethod
     def of(cls, name: str, units: pd.DataFrame) -> ComparedPart:
-        """Return a part of the units of the evidence."""
+        """Return a part of the units of the evidence.
+
+        Parameters
+        ----------
+        name
+            One of the parts of :mod:`~spark_audit.audits.erasure.units`.
+        units
+            All units, with the columns of ``ERASURE_COLUMNS`` there.
+        """
         is_compared = units["side"].isin([FORGET, HELD_OUT])
         of_part = units[(units["part"] == name) & is_compared]
         if of_part.empty or of_part["side"].nunique() < 2:

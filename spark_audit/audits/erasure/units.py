@@ -108,7 +108,7 @@ class RowSides(NamedTuple):
 
     @property
     def can_be_compared(self) -> bool:
-        """Whether there are rows to forget, and rows to compare them with."""
+        """True if there are rows to forget, and rows to compare them with."""
         return bool(self.request_by_row) and bool(self.held_out)
 
     def side_of(self, row_id: str) -> str:
@@ -200,7 +200,15 @@ class ErasureUnits:
 
 
 def with_twins(units: pd.DataFrame, twins: RankedTwins) -> pd.DataFrame:
-    """Return the units with those of identifiers among their twins behind them."""
+    """Return the units with those of identifiers among their twins behind them.
+
+    Parameters
+    ----------
+    units
+        Units of rows and identifiers, with :data:`ERASURE_COLUMNS`, as the result.
+    twins
+        Identifiers that were ranked among their twins; each becomes one unit.
+    """
     tasks = units.drop_duplicates("example").set_index("example")["task"]
     is_forgotten = twins.units["is_forgotten"]
     of_twins = pd.DataFrame(
