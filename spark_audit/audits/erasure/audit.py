@@ -14,7 +14,8 @@ file                what stands there
 ``setup``           mistakes of the setup
 ``verdicts``        what the tests come to
 ``findings``        findings, and the words of verdicts
-``figures``         costs, requests, and scores that papers on unlearning report
+``figures``         costs, and scores that papers on unlearning report
+``tables``          tests by part, requests, and counts of rows
 ``field_scores``    those scores, for one row
 ``ranked_twins``    identifiers among their twins, where these were scored
 ``answers``         what the first screen says
@@ -52,7 +53,6 @@ from spark_audit.audits.erasure.figures import (
     cost_estimates,
     field_estimates,
     privleak_estimate,
-    request_records,
 )
 from spark_audit.audits.erasure.findings import (
     VERDICTS,
@@ -71,10 +71,14 @@ from spark_audit.audits.erasure.forget_set import (
 )
 from spark_audit.audits.erasure.ranked_twins import ranked_twins
 from spark_audit.audits.erasure.setup import setup_result
+from spark_audit.audits.erasure.tables import (
+    margin_records,
+    request_records,
+    row_counts,
+)
 from spark_audit.audits.erasure.units import (
     FORGET,
     IDENTIFIERS,
-    LOW,
     RESPONSE,
     RETAINED,
     ROW,
@@ -86,12 +90,12 @@ from spark_audit.audits.erasure.units import (
 from spark_audit.audits.erasure.verdicts import (
     CheckpointTests,
     Margin,
+    broken_of,
     erasure_verdict,
     margin_of,
     tests_of,
 )
 from spark_audit.audits.first_answers import FirstAnswer
-from spark_audit.audits.setup_faults import Fault, broken_fault
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
@@ -107,7 +111,6 @@ from spark_audit.results import AuditResult, Finding, Report, Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.equivalence import margin_to_expect
 from spark_audit.stats.estimate import Estimate
 from spark_audit.stats.intervals import rate_estimate
 
@@ -366,14 +369,7 @@ class Erasure(Audit):
         # Figures of all checkpoints come first, as findings show those of several.
         margin = margin_of(comparison, self.margin)
         figures = {name: _figures_of(comparison, name, margin) for name in names}
-        margin_row = None
-        if margin.value:
-            n_clusters = comparison.part_of_rows.n_clusters(FORGET)
-            margin_row = Erasure.row(
-                Estimate(margin.value, clusters=n_clusters),
-                comparison.before,
-                "margin",
-            )
+        margin_row = _margin_row(comparison, margin)
         rows: list[Row] = [] if margin_row is None else [margin_row]
         compared_with = [
             name for name in (BASE, RELEARNED_BASE) if name in evidence.checkpoints
@@ -390,7 +386,7 @@ class Erasure(Audit):
             after,
             {name: figures[name].remaining[part_of_rows] for name in names},
             n_shared=int(evidence.facts.get("shared", 0)),
-            n_forget=_n_rows(evidence.units, FORGET),
+            n_forget=_n_forget_rows(evidence.units),
         )
 
         findings = []
@@ -413,14 +409,12 @@ class Erasure(Audit):
                     comparison, name, figures, margin_row, tests, setup.mistake
                 )
             )
-            records += _records_of(comparison, name, margin, tests.p_by_part)
+            records += margin_records(comparison, name, margin, tests.p_by_part)
 
         tables: dict[str, list[TableRecord]] = {
             "erasure_margins": records,
-            "erasure_requests": [
-                dict(record) for record in request_records(comparison, names)
-            ],
-            "erasure_rows": [*_row_counts(evidence)],
+            "erasure_requests": [*request_records(comparison, names)],
+            "erasure_rows": [*row_counts(evidence)],
         }
         return AuditResult(
             results=rows,
@@ -484,34 +478,6 @@ def _key_of_reference(name: str, comparison: ErasureComparison) -> str:
     return "copy" if CheckpointName.parse(name).derived else ""
 
 
-def broken_of(evidence: Evidence, name: str) -> Fault | None:
-    """Return the fault that a checkpoint is no language model any more.
-
-    Forget rows do not count: what is to be forgotten may become as unlikely as it likes
-    without harm to the model.
-    """
-    units = evidence.units
-    is_other = units["side"] != FORGET
-    kinds = {LOW: "low", ROW: "text"}
-    asked = units[is_other & units["part"].isin([*kinds])]
-    nll = evidence.row(name, "nll_sum")[asked.index]
-    base_nll = asked["ref_sum"].to_numpy(np.float64)
-    if BASE in evidence.checkpoints:
-        base_nll = evidence.row(BASE, "nll_sum")[asked.index]
-
-    as_setup_units = pd.DataFrame(
-        {
-            "kind": asked["part"].map(kinds).to_numpy(),
-            "cluster": asked["cluster"].to_numpy(),
-            "n_tokens": asked["n_tokens"].to_numpy(np.float64),
-            "nll": nll,
-            "base_nll": base_nll,
-        }
-    )
-    vocabulary = int(evidence.facts.get("vocabulary", 2))
-    return broken_fault(name, as_setup_units, vocabulary)
-
-
 def _not_scored(name: str, reference: str) -> Finding:
     """Return the finding that a model to compare with was not scored."""
     return Finding.not_tested(
@@ -519,9 +485,18 @@ def _not_scored(name: str, reference: str) -> Finding:
     )
 
 
-def _n_rows(units: pd.DataFrame, side: str) -> int:
-    """Return the number of rows of a side."""
-    return int(units["example"][units["side"] == side].nunique())
+def _n_forget_rows(units: pd.DataFrame) -> int:
+    """Return the number of forget rows."""
+    return int(units["example"][units["side"] == FORGET].nunique())
+
+
+def _margin_row(comparison: ErasureComparison, margin: Margin) -> Row | None:
+    """Return the margin as a figure of the model before erasure, if there is one."""
+    if not margin.value:
+        return None
+    n_clusters = comparison.part_of_rows.n_clusters(FORGET)
+    estimate = Estimate(margin.value, clusters=n_clusters)
+    return Erasure.row(estimate, comparison.before, "margin")
 
 
 def _figures_of(
@@ -610,54 +585,3 @@ def _rows_of(
     auc, privleak = privleak_estimate(comparison, name, context)
     yield Erasure.row(auc, name, "auc", "mink40")
     yield Erasure.row(privleak, name, "privleak")
-
-
-def _records_of(
-    comparison: ErasureComparison,
-    name: str,
-    margin: Margin,
-    p_by_part: Mapping[str, float],
-) -> Iterator[TableRecord]:
-    """Yield the equivalence tests of a checkpoint, a record per part."""
-    for part in margin.parts:
-        difference = comparison.difference(name, part).difference
-        before = comparison.difference(comparison.before, part).difference
-        gap = comparison.gaps[part.name]
-        record: TableRecord = {
-            "checkpoint": name,
-            "part": part.name,
-            "compared_with": comparison.stranger_of(name) or BASE,
-            "clusters": difference.clusters,
-            "remaining": difference.value,
-            "low_90": None,
-            "high_90": None,
-            "margin": margin.value,
-            "before": before.value,
-            "gap": gap,
-            "smallest_margin": None,
-            "margin_to_expect": None,
-            "p": p_by_part.get(part.name),
-            "note": difference.note,
-        }
-        tests = comparison.equivalence(name, part, margin.value)
-        if tests is not None and difference.se:
-            expected = margin_to_expect(difference.se, difference.df)
-            record["low_90"] = tests.low
-            record["high_90"] = tests.high
-            record["smallest_margin"] = tests.smallest_margin + gap
-            record["margin_to_expect"] = expected + gap
-        yield record
-
-
-def _row_counts(evidence: Evidence) -> Iterator[TableRecord]:
-    """Yield how many rows and groups each side and request has."""
-    units = evidence.units
-    by_side = units.groupby(["side", "request"], sort=True)
-    for (side, request), of_side in by_side:
-        yield {
-            "side": side,
-            "request": request,
-            "rows": int(of_side["example"].nunique()),
-            "clusters": int(of_side["cluster"].nunique()),
-            "identifiers": int((of_side["part"] == IDENTIFIERS).sum()),
-        }

@@ -8,14 +8,14 @@ further score of whole rows is a field of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.audit_inputs import Context
-from spark_audit.audits.erasure.comparison import ComparedPart, ErasureComparison
+from spark_audit.audits.erasure.comparison import ErasureComparison
 from spark_audit.audits.erasure.field_scores import AUC_OF_STRANGER, privleak
 from spark_audit.audits.erasure.units import FORGET, HELD_OUT, RETAINED, ROW
 from spark_audit.names import NEVER
@@ -159,36 +159,3 @@ def _privleak_of_auc(auc: Estimate) -> Estimate:
     return replace(
         auc, value=privleak(auc.value), low=low, high=high, se=None, df=None, mde=None
     )
-
-
-def request_records(
-    comparison: ErasureComparison, names: list[str]
-) -> Iterator[Mapping[str, str | int | float | None]]:
-    """Yield the remaining difference of rows of each request and checkpoint.
-
-    They are exploratory: p is two-sided, of one test, and not corrected.
-    """
-    part = comparison.part_of_rows
-    requests = part.units["request"]
-    named = [name for name in dict.fromkeys(requests) if name]
-    if len(named) < 2:
-        return
-
-    for request in named:
-        of_request = part.units[requests.isin([request, ""])]
-        part_of_request = ComparedPart.of(part.name, of_request)
-        forget = of_request[of_request["request"] == request]
-        for name in names:
-            contrast = comparison.difference(name, part_of_request)
-            difference = contrast.difference
-            yield {
-                "checkpoint": name,
-                "request": request,
-                "rows": len(forget),
-                "clusters": int(forget["cluster"].nunique()),
-                "remaining": difference.value,
-                "low": difference.low,
-                "high": difference.high,
-                "p": contrast.t_p(null=comparison.gaps[part.name]),
-                "note": difference.note,
-            }

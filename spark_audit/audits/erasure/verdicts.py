@@ -27,6 +27,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
+
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.erasure.comparison import (
     MEMBERSHIP,
@@ -35,8 +38,18 @@ from spark_audit.audits.erasure.comparison import (
     ErasureComparison,
     MemoryTestResult,
 )
-from spark_audit.audits.erasure.units import IDENTIFIERS, RESPONSE, ROW, TWINS
+from spark_audit.audits.erasure.units import (
+    FORGET,
+    IDENTIFIERS,
+    LOW,
+    RESPONSE,
+    ROW,
+    TWINS,
+)
+from spark_audit.audits.setup_faults import Fault, broken_fault
+from spark_audit.names import BASE
 from spark_audit.results import Claim
+from spark_audit.results.evidence import Evidence
 
 DEFAULT_SHARE = 0.25
 """Share of what the model before erasure remembers that is the margin by default."""
@@ -67,6 +80,34 @@ class Margin:
 
     value: float
     parts: tuple[ComparedPart, ...]
+
+
+def broken_of(evidence: Evidence, name: str) -> Fault | None:
+    """Return the fault that a checkpoint is no language model any more.
+
+    Forget rows do not count: what is to be forgotten may become as unlikely as it likes
+    without harm to the model.
+    """
+    units = evidence.units
+    is_other = units["side"] != FORGET
+    kinds = {LOW: "low", ROW: "text"}
+    asked = units[is_other & units["part"].isin([*kinds])]
+    nll = evidence.row(name, "nll_sum")[asked.index]
+    base_nll = asked["ref_sum"].to_numpy(np.float64)
+    if BASE in evidence.checkpoints:
+        base_nll = evidence.row(BASE, "nll_sum")[asked.index]
+
+    as_setup_units = pd.DataFrame(
+        {
+            "kind": asked["part"].map(kinds).to_numpy(),
+            "cluster": asked["cluster"].to_numpy(),
+            "n_tokens": asked["n_tokens"].to_numpy(np.float64),
+            "nll": nll,
+            "base_nll": base_nll,
+        }
+    )
+    vocabulary = int(evidence.facts.get("vocabulary", 2))
+    return broken_fault(name, as_setup_units, vocabulary)
 
 
 def margin_of(comparison: ErasureComparison, given: float | None) -> Margin:
