@@ -15,7 +15,7 @@ a default and a line of its docstring. docs/contributing/adding.md shows a whole
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
@@ -31,6 +31,7 @@ from spark_audit.audits.baselines import originals as originals
 from spark_audit.audits.baselines import with_base as with_base
 from spark_audit.audits.claims import at_level, corrected
 from spark_audit.audits.first_answers import FirstAnswer
+from spark_audit.audits.metric_rows import MetricRows
 from spark_audit.audits.metrics import LatexColumn as LatexColumn
 from spark_audit.audits.metrics import Metric as Metric
 from spark_audit.manifest.file import original, read_manifest
@@ -47,9 +48,7 @@ from spark_audit.results import (
 )
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
-from spark_audit.results.rows import Family, Over
 from spark_audit.sentences.effects import signed_effect
-from spark_audit.stats.estimate import Estimate, Status
 
 TableRule: TypeAlias = Literal["digits", "points", "dropped"]
 """How shared files hold a table of an audit.
@@ -63,7 +62,7 @@ since they say nothing without their figure.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit(CheckedFields, ABC):
+class Audit(MetricRows, CheckedFields, ABC):
     """One audit. Its fields are the options; ``Annotated`` holds the help text.
 
     States, disclosure, LaTeX, first screen, gate and command line read these class
@@ -319,61 +318,6 @@ class Audit(CheckedFields, ABC):
         del rows, findings, paper
         return cls.latex
 
-    @classmethod
-    def metric(cls, name: str) -> Metric:
-        """Return the metric of a name; an unknown one has its name only."""
-        for metric in cls.metrics:
-            if metric.name == name:
-                return metric
-        return Metric(name)
-
-    @classmethod
-    def row(
-        cls,
-        estimate: Estimate,
-        checkpoint: str,
-        metric: str,
-        variant: str = "",
-        *,
-        group: str = "pooled",
-        unit: str | None = None,
-        no_effect: float | None = None,
-        no_effect_low: float | None = None,
-        no_effect_high: float | None = None,
-        status: Status | None = None,
-        family: Family = "exploratory",
-        interval_over: Over = "sources",
-        note: str = "",
-    ) -> Row:
-        """Return a row, by default with the unit and null value of its metric.
-
-        Parameters
-        ----------
-        metric, variant
-            Name of the metric, and its variant.
-        unit, no_effect
-            Default: those of the metric.
-        status
-            Default: that of the estimate.
-        """
-        declared = cls.metric(metric)
-        return Row.of_estimate(
-            estimate,
-            audit=cls.name,
-            checkpoint=checkpoint,
-            metric=metric,
-            variant=variant,
-            group=group,
-            unit=declared.unit if unit is None else unit,
-            no_effect=declared.no_effect if no_effect is None else no_effect,
-            no_effect_low=no_effect_low,
-            no_effect_high=no_effect_high,
-            status=status,
-            family=family,
-            interval_over=interval_over,
-            note=note,
-        )
-
     @property
     def inputs(self) -> Sequence[Path]:
         """Files that its options name, beside the checkpoints."""
@@ -436,51 +380,6 @@ class Audit(CheckedFields, ABC):
     def why_nothing(self, manifest: Manifest) -> str:
         """Return why the manifest contains nothing to score."""
         return self.nothing
-
-    @classmethod
-    def missing(
-        cls,
-        names: Iterable[str],
-        reason: str,
-        *,
-        metrics: Iterable[Metric] | None = None,
-        variants: Collection[str] | None = None,
-        beside: Iterable[Row] = (),
-    ) -> list[Row]:
-        """Return pooled rows without a figure, with the reason.
-
-        Parameters
-        ----------
-        names
-            Checkpoints without a figure.
-        metrics
-            Default: all of this audit.
-        variants
-            Default: the variants that each metric lists in its field ``missing``.
-        beside
-            Rows that exist already: a variant that they have of a checkpoint is left
-            out, whatever the metric.
-        """
-        has_figure = {
-            (row.checkpoint, row.variant) for row in beside if row.group == "pooled"
-        }
-        if metrics is None:
-            metrics = cls.metrics
-        variants_by_metric = {
-            metric.name: metric.missing if variants is None else variants
-            for metric in metrics
-        }
-
-        rows = []
-        for name in names:
-            for metric_name, variants_of_metric in variants_by_metric.items():
-                for variant in variants_of_metric:
-                    if (name, variant) in has_figure:
-                        continue
-                    # An audit that lists no such rows may have no reason, either.
-                    estimate = Estimate.missing(reason)
-                    rows.append(cls.row(estimate, name, metric_name, variant))
-        return rows
 
     def replicates_of(self, preset: str) -> int:
         """Return the replicates of the bootstrap (SPARK: 2,000)."""
