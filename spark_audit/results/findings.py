@@ -1,9 +1,10 @@
 """Findings and guards: the conclusions from the figures of a report.
 
-Each consists of keys and typed facts, from which its sentences are rendered: ``says``
-is the key of a template in ``spark_audit/sentences/en/``, ``further`` those of the
-sentences after it, and ``facts`` what the templates show. Docstrings of fields and of
-classes here are part of the report's JSON schema.
+Each consists of keys and typed facts (:mod:`~spark_audit.results.facts`), from which
+its sentences are rendered: ``says`` is the key of a template in
+``spark_audit/sentences/en/``, ``further`` those of the sentences after it, and
+``facts`` what the templates show. Docstrings of fields and of classes here are part of
+the report's JSON schema.
 
 Audits make findings (:meth:`Finding.on`, :meth:`Finding.not_tested`), and the report
 corrects them over all primary tests. A new claim is a word of :data:`Claim` with its
@@ -14,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import Field, PlainSerializer, computed_field, model_validator
+from pydantic import Field, computed_field, model_validator
 
 from spark_audit import sentences
 from spark_audit.cells_html import facts_html, short_repr
 from spark_audit.names import is_untrained
+from spark_audit.results.facts import Fact as Fact
+from spark_audit.results.facts import Hits as Hits
+from spark_audit.results.facts import Rendered as Rendered
 from spark_audit.results.rows import (
     Contrast,
     Count,
@@ -28,7 +32,6 @@ from spark_audit.results.rows import (
     Figure,
     Probability,
     Row,
-    Strict,
     Text,
 )
 from spark_audit.sentences import capitalised
@@ -98,66 +101,6 @@ EXCESS = "_excess"
 
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
-
-
-class Hits(Strict):
-    """How many of so many; shared files round the count as their clusters ask for."""
-
-    count: Count
-    """How many."""
-    of: Count
-    """Of how many."""
-    tied: Count = 0
-    """How many more if ties are won."""
-    rounded: bool = False
-    """Whether the count is rounded."""
-    vague: bool = False
-    """Whether it is only some."""
-
-
-def _compact(value: object) -> object:
-    """Return a fact as files hold it: records without fields at their defaults."""
-    if isinstance(value, list):
-        return [_compact(item) for item in value]
-    if isinstance(value, Row | Hits):
-        return value.model_dump(exclude_defaults=True)
-    return value
-
-
-Fact: TypeAlias = Annotated[
-    Contrast
-    | Row
-    | Hits
-    | bool
-    | int
-    | float
-    | Text
-    | list[Text]
-    | list[list[Text]]
-    | Sequence[Contrast | Row]
-    | None,
-    PlainSerializer(_compact),
-]
-"""What a sentence is rendered from: figures (with their row's names, so that they are
-rounded and withheld as the row is), counts, p values, names; never a sentence."""
-
-
-class Rendered(Strict):
-    """A record that is shown as a sentence: the key of its template, and its facts."""
-
-    says: Text
-    """Key of the sentence in `spark_audit/sentences`."""
-    further: list[Text] = []
-    """Keys of the sentences that follow it. Each is whole: the code chooses them."""
-    facts: Mapping[Text, Fact] = {}
-    """What the sentences are rendered from."""
-
-    @property
-    def withheld(self) -> bool:
-        """True if a figure of its sentence is left out of what can be shared."""
-        return any(
-            isinstance(fact, Row) and fact.withheld for fact in self.facts.values()
-        )
 
 
 class Guard(Rendered):
