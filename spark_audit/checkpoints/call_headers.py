@@ -1,6 +1,6 @@
 """List the checkpoints of one call and their bases, by their headers.
 
-Nothing is loaded here. :mod:`spark_audit.checkpoints.open` loads what this lists.
+Nothing is loaded here: :mod:`spark_audit.checkpoints.open_call` loads what this lists.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 from spark_audit.arguments import checked_call
 from spark_audit.checkpoints.call_headers import same_path
 from spark_audit.checkpoints.checkpoint import max_positions
-from spark_audit.checkpoints.open import OpenCheckpoints
+from spark_audit.checkpoints.open_call import OpenCheckpoints
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.task_series import series, stage_names

@@ -85,7 +85,7 @@ def work(
         The driver's job, as :func:`without_models` returns it, pickled.
     group
         Index in ``groups`` of
-        :class:`spark_audit.checkpoints.open.OpenCheckpoints`.
+        :class:`spark_audit.checkpoints.open_call.OpenCheckpoints`.
     shard
         ``(i, n)``: part ``i`` of ``n`` parts of this group.
     """
