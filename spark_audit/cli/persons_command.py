@@ -2,8 +2,8 @@
 
 Without ``--person`` it lists the named rows: those that a checkpoint reveals as
 trained. With it, it prints a sheet for each person. The records come from
-``report/named.py`` and ``report/persons.py``; sentences of sheets from
-``report/person_sentences.py``.
+``report/named.py``, ``report/persons.py`` and ``report/person_changes.py``; sentences
+of sheets from ``report/person_sentences.py``.
 
 A group of rows is a cluster (``manifest/clusters.py``): rows that share a source, a
 canary, an identifier or a text, and count as one.
@@ -25,7 +25,8 @@ from spark_audit.terminal.console import show_line, show_table, tell, tell_json
 
 if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
-    from spark_audit.report.persons import PersonChange, PersonRecord
+    from spark_audit.report.person_changes import PersonChange
+    from spark_audit.report.persons import PersonRecord
     from spark_audit.results import Report
 
 ROWS_NAMED = 5
@@ -66,7 +67,7 @@ def persons(
     share
         Expected share of false ones among named rows.
     """
-    from spark_audit.report.persons import changed
+    from spark_audit.report.person_changes import changed
     from spark_audit.report.persons import persons as records_of_persons
 
     if not 0 < share < 1:

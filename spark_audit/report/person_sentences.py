@@ -1,10 +1,11 @@
-"""Verdict, table and remarks on persons, from :mod:`spark_audit.report.persons`."""
+"""Verdict, table and remarks on persons, and on what changed for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spark_audit.report.persons import PersonChange, PersonRecord
+from spark_audit.report.person_changes import PersonChange
+from spark_audit.report.persons import PersonRecord
 from spark_audit.sentences import render
 
 PERSON_COLUMNS = ("checkpoint", "result", "p", "least", "rows", "back")
@@ -122,7 +123,7 @@ def remarks_on_persons(
     records
         Of :func:`spark_audit.report.persons.persons`.
     changes
-        Of :func:`spark_audit.report.persons.changed`.
+        Of :func:`spark_audit.report.person_changes.changed`.
     share
         Expected share of false ones among named rows.
     """

@@ -18,7 +18,8 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.files import sha256_file
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.named import BLIND, evidence_of, named_rows
-from spark_audit.report.persons import changed, persons
+from spark_audit.report.person_changes import changed
+from spark_audit.report.persons import persons
 from spark_audit.results import Guard, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
