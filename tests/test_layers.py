@@ -67,7 +67,7 @@ PATTERNS = {
     "spark_audit.report.gate.rules": "rules that somebody typed",
     "spark_audit.report.disclosure.tables": "lengths in a reason",
     "spark_audit.report.disclosure.paths": "folders of a path",
-    "spark_audit.report.writers.latex": "what is escaped",
+    "spark_audit.report.writers.latex_text": "what is escaped",
     "spark_audit.report.writers.markdown": "what is escaped",
     "spark_audit.results.report_checks": "names of files",
 }

@@ -6,8 +6,6 @@ where the paper loads ``xcolor`` or ``color``, else in italics.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -34,6 +32,7 @@ from spark_audit.report.training_table import (
     training_for_readers,
 )
 from spark_audit.report.tried import method_of
+from spark_audit.report.writers.latex_text import stacked_text, tex_text
 from spark_audit.report.writers.page_templates import environment
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Report, Row
@@ -47,28 +46,6 @@ INLINE = 4
 
 VOID_STYLE = "sparkvoid:--rwrap;"
 """A cell in the argument of a command of :file:`table.tex`, as pandas writes it."""
-
-LATEX_BY_SIGN = {
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "≈": r"$\approx$",
-    "Δ": r"$\Delta$",
-    "σ": r"$\sigma$",
-    "→": r"$\rightarrow$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-    '"': r"{\char34}",
-    "`": r"{\char96}",
-}
-"""Characters that plain LaTeX does not have, or takes for something else."""
-
-
-COMBINING_MARKS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
-ACCENT_BY_MARK = dict(zip(COMBINING_MARKS, "`'^~\"rvc", strict=True))
-"""Combining characters, and the command of TeX for each."""
 
 RowsByColumn: TypeAlias = Mapping[LatexColumn, Mapping[str, Row]]
 """Column -> name of a line -> row."""
@@ -338,7 +315,7 @@ def styled_tabular(frames: LineFrames, *, has_blocks: bool = False) -> str:
         levels.
     """
     n_figures = frames.styles.shape[1]
-    in_latex = tex_text if n_figures <= INLINE else _stacked
+    in_latex = tex_text if n_figures <= INLINE else stacked_text
     style = (
         frames.texts.style.format(in_latex, escape="latex")
         .apply(lambda _: frames.styles, axis=None, subset=list(frames.styles))
@@ -571,44 +548,3 @@ def _failed_guards(report: Report) -> list[str]:
             text = render("states.with_remark", text=guard_name, remark=remark)
         failed.append(text)
     return failed
-
-
-def tex_text(escaped: object) -> str:
-    """Return what pandas escaped in ASCII: it compiles in any encoding and engine.
-
-    A character without a command of plain LaTeX appears by its code, as U+4E2D.
-    """
-    # A letter and its accent may be two characters: NFC makes one of them.
-    composed = unicodedata.normalize("NFC", str(escaped))
-    text = "".join(_latex_of(character) for character in composed)
-    if text.startswith(("[", "*")):
-        # After the end of a line these would be its options.
-        text = f"{{{text}}}"
-    # A hyphen before a digit is a minus.
-    return re.sub(r"(?<!\w)-(?=\d)", "$-$", text)
-
-
-def _latex_of(character: str) -> str:
-    """Return a character as LaTeX in ASCII."""
-    if character in LATEX_BY_SIGN:
-        return LATEX_BY_SIGN[character]
-    if character.isascii():
-        return character
-
-    # An accented letter of Latin is a letter and a mark.
-    letter, *marks = list(unicodedata.normalize("NFD", character))
-    is_ascii_letter = letter.isascii() and letter.isalpha()
-    if is_ascii_letter and len(marks) == 1 and marks[0] in ACCENT_BY_MARK:
-        return rf"\{ACCENT_BY_MARK[marks[0]]}{{{letter}}}"
-    return rf"\texttt{{U+{ord(character):04X}}}"
-
-
-def _stacked(escaped: object) -> str:
-    """Return the interval below its value, which stands on its checkpoint's line."""
-    value, bracket, limits = tex_text(escaped).partition(" [")
-    if not bracket:
-        # There is no interval.
-        return value
-
-    lines = rf"{value}\\{{\scriptsize [{limits}}}"
-    return rf"\begin{{tabular}}[t]{{@{{}}c@{{}}}}{lines}\end{{tabular}}"
