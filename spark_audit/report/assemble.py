@@ -16,8 +16,8 @@ from spark_audit.audits.trained_rows import without_answered
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
 from spark_audit.report.audit_report import AuditReport
-from spark_audit.report.checkpoint_states import untested
 from spark_audit.report.figures_line import with_figures
+from spark_audit.report.memory_tests import untested
 from spark_audit.report.training_table import training_tables
 from spark_audit.report.void_rows import with_states
 from spark_audit.results import (

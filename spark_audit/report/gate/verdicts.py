@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 
 from spark_audit.audits import about
 from spark_audit.audits.trained_rows import training_of
-from spark_audit.report.checkpoint_states import untested
 from spark_audit.report.gate.rules import OPERATORS, Rule
+from spark_audit.report.memory_tests import untested
 from spark_audit.report.tried import method_of
 from spark_audit.results import Contrast, Finding, Report, Row, number
 from spark_audit.results.rows import WITHHELD
