@@ -213,10 +213,13 @@ def _figure_of_orders(reports: Sequence[Report], output: Path, form: str) -> byt
         If no system is in several reports.
     """
     from spark_audit.report.figures.figure_files import rendered
-    from spark_audit.report.figures.paper.drawing import COLUMN, drawing_of_orders
+    from spark_audit.report.figures.paper.drawing import (
+        COLUMN_ENDING,
+        drawing_of_orders,
+    )
     from spark_audit.report.figures.paper.widths import COLUMN_WIDTH, TEXT_WIDTH
 
-    width = COLUMN_WIDTH if output.stem.endswith(COLUMN) else TEXT_WIDTH
+    width = COLUMN_WIDTH if output.stem.endswith(COLUMN_ENDING) else TEXT_WIDTH
     figure = drawing_of_orders(reports, width=width)
     if figure is None:
         raise InputError(

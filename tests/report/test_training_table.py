@@ -10,7 +10,7 @@ from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.tables import further_tables
-from spark_audit.report.writers.page_tables import MAX_LINES, page_table
+from spark_audit.report.writers.page_tables import MAX_LINES_ON_PAGE, page_table
 from spark_audit.results import AuditResult, Report
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 
@@ -122,7 +122,7 @@ def test_of_many_runs_the_page_shows_the_first_ones_and_names_the_file():
     (table,) = further_tables(report)
     shown = page_table(table, report)
     assert [line.checkpoint for line in shown.table.rows] == [
-        f"run-{k}" for k in range(MAX_LINES)
+        f"run-{k}" for k in range(MAX_LINES_ON_PAGE)
     ]
     assert shown.is_cut
     assert shown.file == "tables/training.csv"

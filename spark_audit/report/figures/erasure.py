@@ -27,7 +27,7 @@ from spark_audit.report.figures.view import PLAIN_LOOK, Look, Sketch, View
 from spark_audit.results import Row
 from spark_audit.sentences import render
 
-PARTS = ("row", "response", "identifiers")
+REMAINING_VARIANTS = ("row", "response", "identifiers")
 """Variants of the remaining difference; each that there is has a panel."""
 
 
@@ -40,7 +40,7 @@ def draw_erasure(view: View) -> Sketch | None:
     """Draw the remaining difference of each checkpoint, a panel for each part."""
     forests: dict[str, Forest] = {}
     rows: list[Row] = []
-    for part in PARTS:
+    for part in REMAINING_VARIANTS:
         of_part = view.rows("erasure", "remaining", variant=part)
         if of_part:
             forests[part] = remaining_forest(view, of_part)
@@ -71,13 +71,14 @@ def draw_erasure(view: View) -> Sketch | None:
 
     draw_legend(figure, samples)
     counts = [record["rows"] for record in forget_records(view)]
+    whole_rows = view.rows("erasure", "remaining", variant=REMAINING_VARIANTS[0])
     return Sketch(
         figure=figure,
         rows=rows,
         counted=render("figure.erasure.rows", rows=spanned([sum(counts)])),
         values=[
             f"{name} {plain(turned(row.value or 0.0), 2)}"
-            for name, row in view.rows("erasure", "remaining", variant=PARTS[0]).items()
+            for name, row in whole_rows.items()
         ],
     )
 

@@ -10,7 +10,7 @@ from spark_audit.report.cells import AUDITED_SECTION, ReportTable, TableLine
 from spark_audit.results import Contrast, Report, Row
 from spark_audit.sentences import render
 
-MAX_LINES = 24
+MAX_LINES_ON_PAGE = 24
 """Lines of a table that the page shows whole; of a longer one it shows as many."""
 
 
@@ -50,7 +50,7 @@ class PageTable:
 def page_table(table: ReportTable, report: Report) -> PageTable:
     """Return a table, and of a long one its pooled and its claimed lines."""
     lines = list(table.rows)
-    if len(lines) > MAX_LINES:
+    if len(lines) > MAX_LINES_ON_PAGE:
         claims = _claims(report)
         main_lines = [
             line for line in lines if _is_pooled(line) or _is_claimed(line, claims)
@@ -59,7 +59,7 @@ def page_table(table: ReportTable, report: Report) -> PageTable:
             # Each line is a checkpoint, and none is more than another.
             main_lines = lines
         # Even the main lines may be many.
-        lines = main_lines[:MAX_LINES]
+        lines = main_lines[:MAX_LINES_ON_PAGE]
     return PageTable(
         table=replace(table, rows=tuple(lines)),
         n_lines=len(table.rows),

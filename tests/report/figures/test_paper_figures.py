@@ -18,7 +18,7 @@ from spark_audit.errors import InputError
 from spark_audit.report.audit_report import AuditReport, read_report
 from spark_audit.report.figures.figure_files import FIGURE_FORMATS
 from spark_audit.report.figures.paper.drawing import (
-    COLUMN,
+    COLUMN_ENDING,
     PAPER_FIGURES,
     paper_figure,
 )
@@ -487,7 +487,7 @@ def test_files_come_in_two_widths_and_are_the_same_every_time(tmp_path):
         paths = write_report(report, tmp_path / folder, formats=["figures"])
         assert {path.name for path in paths if path.name.startswith("paper-")} == {
             f"paper-top1{ending}.{form}"
-            for ending in ("", COLUMN)
+            for ending in ("", COLUMN_ENDING)
             for form in FIGURE_FORMATS
         }
     for path in (tmp_path / "a" / "figures").iterdir():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-COLUMN = "-column"
+COLUMN_ENDING = "-column"
 """End of the name of a file that is as wide as a paper's column."""
 
 MAX_VALUES_IN_ALT = 40
@@ -120,7 +120,7 @@ def paper_figure(
 def paper_drawings(prepared: PreparedReport) -> Iterator[tuple[str, ReportFigure]]:
     """Yield the stem of each file and its figure: in a text's and a column's width."""
     for name in PAPER_FIGURES:
-        for ending, width in (("", TEXT_WIDTH), (COLUMN, COLUMN_WIDTH)):
+        for ending, width in (("", TEXT_WIDTH), (COLUMN_ENDING, COLUMN_WIDTH)):
             drawn = paper_figure(prepared, name, width)
             if drawn is not None:
                 yield name + ending, drawn

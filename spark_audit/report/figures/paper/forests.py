@@ -39,10 +39,10 @@ from spark_audit.report.figures.styling import INK, MUTED
 from spark_audit.report.figures.text_room import lines_of, wrapped
 from spark_audit.sentences import render
 
-TEXT_LINE = 0.135
+NAME_LINE = 0.135
 """Inches of a line of text."""
 
-LINE_GAP = 0.05
+NAME_GAP = 0.05
 """Inches between two lines of a forest."""
 
 AROUND_LINES = 0.62
@@ -56,7 +56,7 @@ WIDE_NAME = 32
 
 MARKER = "o"
 
-CANARY_PARTS = ("full", "password", "ssn")
+CANARY_PANELS = ("full", "password", "ssn")
 """Parts of a canary, in the order of the paper's columns."""
 
 
@@ -112,7 +112,7 @@ def draw_utility(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure 
 def canary_rows(results: pd.DataFrame) -> pd.DataFrame:
     """Return the NLL of each part of canaries: ``panel`` and ``SYSTEM_COLUMNS``."""
     rows_by_panel = {}
-    for part in CANARY_PARTS:
+    for part in CANARY_PANELS:
         rows_by_panel[part] = first_variant(
             results,
             audit="canary",
@@ -153,7 +153,7 @@ def _forests(
         samples[render("figure.paper.void")] = void_sample(MARKER)
 
     panels = list(dict.fromkeys(rows["panel"]))
-    line_height = TEXT_LINE * lines_of(names) + LINE_GAP
+    line_height = NAME_LINE * lines_of(names) + NAME_GAP
     drawn, axes_of_panels = grid_of_panels(
         len(panels),
         width=width,

@@ -38,7 +38,7 @@ from spark_audit.report.figures.styling import MUTED, PAPER
 from spark_audit.report.figures.text_room import wrapped
 from spark_audit.report.figures.view import Look
 
-PANEL_HEIGHT = 2.5
+LIKELIHOOD_PANEL_HEIGHT = 2.5
 """Inches of a panel with its labels."""
 
 OF_OTHER_TEXT = "_low"
@@ -104,7 +104,7 @@ def draw_likelihood(
     figure, panels = grid_of_panels(
         len(rows_by_base),
         width=width,
-        panel_height=PANEL_HEIGHT,
+        panel_height=LIKELIHOOD_PANEL_HEIGHT,
         n_columns=1 if is_narrow(width) else 2,
         legend_lines=legend_lines(samples, width=width),
     )
@@ -118,7 +118,10 @@ def draw_likelihood(
             label("figure.paper-likelihood.other", inches=panel_width - 0.6)
         )
         axes.set_ylabel(
-            label("figure.paper-likelihood.identifiers", inches=PANEL_HEIGHT - 0.4)
+            label(
+                "figure.paper-likelihood.identifiers",
+                inches=LIKELIHOOD_PANEL_HEIGHT - 0.4,
+            )
         )
 
     draw_legend(figure, samples)

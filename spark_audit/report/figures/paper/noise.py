@@ -48,7 +48,7 @@ TITLE_LETTERS = 16
 LEAST_SIGMA = 1e-9
 """Smallest noise that is drawn, and the inverse of the largest."""
 
-PANEL_HEIGHT = 1.7
+NOISE_PANEL_HEIGHT = 1.7
 """Inches of a panel with its labels."""
 
 
@@ -105,7 +105,7 @@ def draw_noise(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | 
     figure, panels = grid_of_panels(
         len(rows_by_system),
         width=width,
-        panel_height=PANEL_HEIGHT,
+        panel_height=NOISE_PANEL_HEIGHT,
         n_columns=2 if is_narrow(width) else 4,
         legend_lines=legend_lines(samples, width=width),
         share_y=True,

@@ -27,7 +27,7 @@ from spark_audit.report.figures.text_room import wrapped
 from spark_audit.report.figures.view import Look
 from spark_audit.sentences import render
 
-P = ParamSpec("P")
+DrawParams = ParamSpec("DrawParams")
 """Parameters of a function that draws a figure."""
 
 MARK_SIZE = 4.5
@@ -102,7 +102,9 @@ def grid_of_panels(
     return figure, panels[:n_panels]
 
 
-def in_paper_style(draw: Callable[P, Figure | None]) -> Callable[P, Figure | None]:
+def in_paper_style(
+    draw: Callable[DrawParams, Figure | None],
+) -> Callable[DrawParams, Figure | None]:
     """Return a function that draws in our style, and lays the figure out once.
 
     So all formats have the same layout, whoever calls the function. Labels of ticks
@@ -110,7 +112,7 @@ def in_paper_style(draw: Callable[P, Figure | None]) -> Callable[P, Figure | Non
     """
 
     @functools.wraps(draw)
-    def drawn(*args: P.args, **options: P.kwargs) -> Figure | None:
+    def drawn(*args: DrawParams.args, **options: DrawParams.kwargs) -> Figure | None:
         with styled():
             figure = draw(*args, **options)
             if figure is None:

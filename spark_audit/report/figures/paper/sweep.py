@@ -30,15 +30,15 @@ from spark_audit.report.figures.paper.widths import TEXT_WIDTH
 from spark_audit.report.figures.styling import INK, MUTED
 from spark_audit.sentences import render
 
-MEASURES = {"last": ("utility", "last", ""), "pii": ("nll", "nll", "pii")}
+SWEEP_MEASURES = {"last": ("utility", "last", ""), "pii": ("nll", "nll", "pii")}
 """Panel -> audit, metric and variant that it shows."""
 
 UNSWEPT = ("seed", "save_every", "micro_tokens", "eval_rows")
 """Settings that decide nothing about what is learned, or only its luck."""
 
-MARKERS = {"last": "o", "pii": "s"}
+MEASURE_MARKERS = {"last": "o", "pii": "s"}
 
-PANEL_HEIGHT = 1.6
+SWEEP_PANEL_HEIGHT = 1.6
 """Inches of a panel with its labels."""
 
 SETTINGS_BESIDE = 4
@@ -55,11 +55,11 @@ def sweep_rows(results: pd.DataFrame, checkpoints: pd.DataFrame) -> pd.DataFrame
     Returns
     -------
     Columns ``SYSTEM_COLUMNS``, ``setting``, ``at`` (its value), ``is_default`` and
-    ``measure`` (a key of ``MEASURES``); rising in ``at``.
+    ``measure`` (a key of ``SWEEP_MEASURES``); rising in ``at``.
     """
     trainings = {name: each[0] for name, each in trainings_of(checkpoints).items()}
     frames = []
-    for measure, (audit, metric, variant) in MEASURES.items():
+    for measure, (audit, metric, variant) in SWEEP_MEASURES.items():
         rows = system_rows(results, audit=audit, metric=metric, variant=variant)
         for setting, systems in _sweeps(trainings).items():
             settings = {name: trainings[name]["settings"][setting] for name in systems}
@@ -131,7 +131,7 @@ def draw_sweep(
         return None
 
     settings = list(dict.fromkeys(rows["setting"]))
-    measures = [measure for measure in MEASURES if measure in {*rows["measure"]}]
+    measures = [measure for measure in SWEEP_MEASURES if measure in {*rows["measure"]}]
     samples = {}
     if rows["is_void"].any():
         samples[render("figure.paper.void")] = void_sample("o")
@@ -151,7 +151,7 @@ def draw_sweep(
     figure, panels = grid_of_panels(
         len(cells),
         width=width,
-        panel_height=PANEL_HEIGHT,
+        panel_height=SWEEP_PANEL_HEIGHT,
         n_columns=n_columns,
         legend_lines=legend_lines(samples, width=width),
     )
@@ -165,7 +165,9 @@ def draw_sweep(
         is_first = number % n_columns == 0 or is_narrow(width)
         side = ""
         if is_first:
-            side = label(f"figure.paper-sweep.{measure}", inches=PANEL_HEIGHT - 0.5)
+            side = label(
+                f"figure.paper-sweep.{measure}", inches=SWEEP_PANEL_HEIGHT - 0.5
+            )
         axes.set_ylabel(side)
 
     for measure in measures:
@@ -195,7 +197,7 @@ def _draw_line(axes: Axes, rows: pd.DataFrame, measure: str) -> None:
         x="at",
         y="value",
         color=INK,
-        marker=MARKERS[measure],
+        marker=MEASURE_MARKERS[measure],
         markersize=MARK_SIZE,
         markeredgewidth=0.0,
         linewidth=1.2,
@@ -207,7 +209,7 @@ def _draw_line(axes: Axes, rows: pd.DataFrame, measure: str) -> None:
     draw_intervals(axes, valid, valid["at"], along="y", colour=INK)
     draw_intervals(axes, void, void["at"], along="y", colour=MUTED)
     if len(void):
-        draw_void(axes, void["at"], void["value"], MARKERS[measure])
+        draw_void(axes, void["at"], void["value"], MEASURE_MARKERS[measure])
     for default in {*rows.loc[rows["is_default"], "at"]}:
         axes.axvline(default, color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)))
     values = sorted({*rows["at"]})

@@ -42,7 +42,7 @@ from spark_audit.report.figures.styling import INK, MUTED
 from spark_audit.report.figures.view import Look
 from spark_audit.sentences import render
 
-MEASURES = {
+ORDERS_MEASURES = {
     "last": ("utility", "last", ""),
     "avg": ("utility", "avg", ""),
     "bwt": ("utility", "bwt", ""),
@@ -52,7 +52,7 @@ MEASURES = {
 }
 """Panel -> audit, metric and variant that it shows, in the paper's order."""
 
-PANEL_HEIGHT = 1.75
+ORDERS_PANEL_HEIGHT = 1.75
 """Inches of a panel with its labels."""
 
 ROOM_OF_ORDER = 0.6
@@ -124,7 +124,7 @@ def orders_rows(results: pd.DataFrame) -> pd.DataFrame:
     blocks_of_orders = [stacked({}).assign(order="")]
     for order, results_of_order in results.groupby("order", sort=True):
         rows_by_panel = {}
-        for panel, (audit, metric, variant) in MEASURES.items():
+        for panel, (audit, metric, variant) in ORDERS_MEASURES.items():
             rows_by_panel[panel] = system_rows(
                 results_of_order, audit=audit, metric=metric, variant=variant
             )
@@ -147,12 +147,12 @@ def draw_orders(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure |
     systems = list(dict.fromkeys(rows["system"]))
     looks = looks_of(systems)
     samples = system_samples(looks, rows)
-    panels = [panel for panel in MEASURES if panel in {*rows["panel"]}]
+    panels = [panel for panel in ORDERS_MEASURES if panel in {*rows["panel"]}]
     n_columns = 2 if is_narrow(width) else 3
     figure, axes_of_panels = grid_of_panels(
         len(panels),
         width=width,
-        panel_height=PANEL_HEIGHT,
+        panel_height=ORDERS_PANEL_HEIGHT,
         n_columns=n_columns,
         legend_lines=legend_lines(samples, width=width),
     )

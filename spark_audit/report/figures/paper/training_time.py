@@ -46,7 +46,7 @@ LEAST_OF_UNIT = {"hours": 10.0, "minutes": 2.0, "seconds": 0.0}
 LINE_HEIGHT = 0.26
 """Inches of a bar with the gap to the next one."""
 
-TEXT_LINE = 0.135
+NAME_LINE = 0.135
 """Inches of a line of text."""
 
 AROUND_BARS = 0.5
@@ -123,7 +123,7 @@ def draw_time(checkpoints: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure
     names = [
         wrapped(name, width=16 if is_narrow(width) else 30, lines=2) for name in systems
     ]
-    line_height = max(LINE_HEIGHT, TEXT_LINE * lines_of(names) + 0.05)
+    line_height = max(LINE_HEIGHT, NAME_LINE * lines_of(names) + 0.05)
     figure, (axes,) = grid_of_panels(
         1,
         width=width,
