@@ -81,29 +81,18 @@ def report(
 
     from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.disclosure.shared import disclosed
-    from spark_audit.report.folder import (
-        check_formats,
-        what_is_not_drawn,
-        write_report,
-    )
+    from spark_audit.report.folder import what_is_not_drawn, write_report
 
     # Conflicting options are refused before anything is read.
-    check_formats(formats, exact=exact)
-    options.text_in_dossier(formats, show_text=show_text)
-    if show_text and manifest is None:
-        raise InputError(
-            "the text is in the manifest", where="--show-text", fix="add --manifest"
-        )
-    if json and against is not None:
-        raise InputError(
-            "prints tables for readers", where="--against", fix="leave out --json"
-        )
-    if open_page and formats and "html" not in formats:
-        raise InputError(
-            "opens report.html, which is not among the formats",
-            where="--open",
-            fix="add html to --format",
-        )
+    _check_options(
+        formats,
+        exact=exact,
+        show_text=show_text,
+        manifest=manifest,
+        against=against,
+        open_page=open_page,
+        json=json,
+    )
 
     folder, loaded_report = opened(folder)
     loaded_manifest = None
@@ -147,6 +136,43 @@ def report(
     if comparison is not None:
         tell(f"\n{render('against.lead')}")
         show_tables([comparison], figures=False)
+
+
+def _check_options(
+    formats: Sequence[str],
+    *,
+    exact: bool,
+    show_text: bool,
+    manifest: Path | None,
+    against: Path | None,
+    open_page: bool,
+    json: bool,
+) -> None:
+    """Refuse options of ``report`` that contradict each other.
+
+    Raises
+    ------
+    InputError
+        With the first of them.
+    """
+    from spark_audit.report.folder import check_formats
+
+    check_formats(formats, exact=exact)
+    options.text_in_dossier(formats, show_text=show_text)
+    if show_text and manifest is None:
+        raise InputError(
+            "the text is in the manifest", where="--show-text", fix="add --manifest"
+        )
+    if json and against is not None:
+        raise InputError(
+            "prints tables for readers", where="--against", fix="leave out --json"
+        )
+    if open_page and formats and "html" not in formats:
+        raise InputError(
+            "opens report.html, which is not among the formats",
+            where="--open",
+            fix="add html to --format",
+        )
 
 
 def _write_beside(folders: Sequence[Path], output: Path | None, *, exact: bool) -> None:
