@@ -93,12 +93,12 @@ class Cell:
 
     @property
     def void(self) -> bool:
-        """Whether its figure allows no conclusion."""
+        """Return whether its figure allows no conclusion."""
         return self.row is not None and self.row.status in VOID
 
     @property
     def missing(self) -> bool:
-        """Whether the cell is empty, or only says that a figure is missing."""
+        """Return whether the cell is empty, or only says that a figure is missing."""
         if self.text in ("", "-"):
             return True
         return self.row is not None and self.row.value is None

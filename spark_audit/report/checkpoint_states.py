@@ -154,12 +154,12 @@ class CheckpointState:
 
     @property
     def is_judged(self) -> bool:
-        """Whether ``gate`` without rules judges it: it leaves the base out."""
+        """Return whether ``gate`` without rules judges it: it leaves the base out."""
         return self.name != BASE
 
     @property
     def ships(self) -> bool:
-        """Whether ``gate`` without rules lets it pass."""
+        """Return whether ``gate`` without rules lets it pass."""
         if self.state == "NOT TESTED":
             return False
 
@@ -179,7 +179,7 @@ class CheckpointState:
 
     @property
     def unclear(self) -> bool:
-        """Whether a measured difference may come from the texts alone."""
+        """Return whether a measured difference may come from the texts alone."""
         for tried in self.tried:
             if tried.outcome != "confounded" or tried.finding is None:
                 continue

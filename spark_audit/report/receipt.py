@@ -399,7 +399,7 @@ def canaries_needed(
     delta = min(1.0, claim.delta * delta_factor)
 
     def is_enough(n_canaries: int) -> bool:
-        """Whether the claim is contradicted if all guesses are right."""
+        """Return whether the claim is contradicted if all guesses are right."""
         if candidates:
             bound = claim.bound(
                 n_canaries, n_canaries, level=level, rows=rows, candidates=candidates

@@ -167,7 +167,15 @@ def draw_doses(
     featured: Sequence[str],
     looks: Mapping[str, Look],
 ) -> None:
-    """Draw one part: chance by dose, then each checkpoint's ranks with intervals."""
+    """Draw one part: chance by dose, then each checkpoint's ranks with intervals.
+
+    Parameters
+    ----------
+    records
+        Lines of one part of :func:`dose_frame`.
+    featured
+        Checkpoints that stand side by side at each dose, in order.
+    """
     half = CHANCE_WIDTH / 2
     for position, records_of_dose in records.groupby("at"):
         x = float(str(position))
@@ -206,7 +214,15 @@ def draw_ranks(
     shift: float,
     is_large: bool,
 ) -> None:
-    """Draw mean ranks, joined over doses; the seeds of a method are averaged."""
+    """Draw mean ranks, joined over doses; the seeds of a method are averaged.
+
+    Parameters
+    ----------
+    records
+        Columns ``held_out``, ``at`` and ``rank_mean``.
+    shift
+        By how much the marks are moved from their doses, in doses.
+    """
     means = records.groupby(["held_out", "at"])["rank_mean"].mean().reset_index()
     # Held-out canaries have a mark of their own: no line leads from them to a dose.
     for _, means_of_side in means.groupby("held_out"):
@@ -224,7 +240,13 @@ def draw_ranks(
 def draw_rank_intervals(
     axes: Axes, name: str, records: pd.DataFrame, look: Look, *, shift: float
 ) -> None:
-    """Draw the interval of each mean rank as an upright line."""
+    """Draw the interval of each mean rank as an upright line.
+
+    Parameters
+    ----------
+    records
+        Columns ``at``, ``rank_low`` and ``rank_high``, a row per dose.
+    """
     x = records["at"].to_numpy(float) + shift  # (doses,)
     low = records["rank_low"].to_numpy(float)  # (doses,), ranks
     high = records["rank_high"].to_numpy(float)
@@ -233,7 +255,13 @@ def draw_rank_intervals(
 
 
 def set_rank_axes(axes: Axes, records: pd.DataFrame) -> None:
-    """Label doses with their canaries, and ranks on a log axis that begins at 1."""
+    """Label doses with their canaries, and ranks on a log axis that begins at 1.
+
+    Parameters
+    ----------
+    records
+        Columns ``at``, ``dose``, ``held_out``, ``canaries`` and ``candidates``.
+    """
     labels = []
     for _, records_of_dose in records.groupby("at"):
         first = records_of_dose.iloc[0]

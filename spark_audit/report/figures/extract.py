@@ -78,7 +78,14 @@ def draw_extract(view: View) -> Sketch | None:
 
 
 def share_forest(view: View, records: pd.DataFrame) -> Forest:
-    """Return the forest of shares: trained above, held out below in each line."""
+    """Return the forest of shares: trained above, held out below in each line.
+
+    Parameters
+    ----------
+    records
+        Columns ``entry``, and the counts ``spans``, ``found``, ``held_out``,
+        ``held_out_found`` and ``clusters``.
+    """
     trained: dict[str, Row] = {}
     held_out: dict[str, Row] = {}
     values: dict[str, str] = {}

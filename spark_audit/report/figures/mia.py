@@ -141,7 +141,13 @@ def roc_points(view: View) -> pd.DataFrame:
 
 
 def roc_curves(view: View, points: pd.DataFrame) -> list[RocCurve]:
-    """Return each checkpoint's curve, of the score that its finding rests on."""
+    """Return each checkpoint's curve, of the score that its finding rests on.
+
+    Parameters
+    ----------
+    points
+        From :func:`roc_points`.
+    """
     score_by_name = carriers(view.report.findings, "mia")
     curves = []
     for name in view.ordered(points["entry"]):
@@ -198,7 +204,15 @@ def draw_roc(axes: Axes, curve: RocCurve, *, floor: float) -> None:
 
 
 def draw_chance(axes: Axes, run: pd.DataFrame, *, floor: float) -> None:
-    """Draw the diagonal, and the band of random scores."""
+    """Draw the diagonal, and the band of random scores.
+
+    Parameters
+    ----------
+    run
+        Columns ``fpr``, ``chance_low`` and ``chance_high``.
+    floor
+        Rate at which both axes begin.
+    """
     # A log axis has no 0, so the band ends at its floor.
     axes.fill_between(
         run["fpr"].to_numpy(float),
@@ -299,5 +313,8 @@ def first_rate(curve: RocCurve) -> float:
 
 
 def has_seeds(points: pd.DataFrame) -> bool:
-    """Return whether a method has several seeds, each with a curve of its own."""
+    """Return whether a method has several seeds, each with a curve of its own.
+
+    Columns ``entry`` and ``checkpoint`` name the method and the seed of each point.
+    """
     return bool(points["entry"].nunique() < points["checkpoint"].nunique())

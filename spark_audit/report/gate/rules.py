@@ -136,11 +136,11 @@ class Rule:
 
     @property
     def change(self) -> bool:
-        """Whether it is of the change since an earlier report."""
+        """Return whether the rule is of the change since an earlier report."""
         return self.operator in CHANGES
 
     def holds(self, group: str) -> bool:
-        """Whether the rule is on a group of rows that has this name."""
+        """Return whether the rule is on a group of rows that has this name."""
         grouping, _, name = self.group.partition(":")
         if name == "*":
             return group.startswith(f"{grouping}:")

@@ -35,7 +35,7 @@ class PageTable:
 
     @property
     def is_cut(self) -> bool:
-        """Whether lines are left out."""
+        """Return whether lines are left out."""
         return len(self.table.rows) < self.n_lines
 
     @property

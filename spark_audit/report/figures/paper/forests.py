@@ -21,6 +21,8 @@ from spark_audit.report.figures.paper.frames import (
 )
 from spark_audit.report.figures.paper.panels import (
     MARK_SIZE,
+    NAME_GAP,
+    NAME_LINE,
     draw_intervals,
     draw_legend,
     draw_void,
@@ -38,12 +40,6 @@ from spark_audit.report.figures.paper.widths import TEXT_WIDTH
 from spark_audit.report.figures.styling import INK, MUTED
 from spark_audit.report.figures.text_room import lines_of, wrapped
 from spark_audit.sentences import render
-
-NAME_LINE = 0.135
-"""Inches of a line of text."""
-
-NAME_GAP = 0.05
-"""Inches between two lines of a forest."""
 
 AROUND_LINES = 0.62
 """Inches of the title and of the axis of a forest."""
@@ -70,14 +66,22 @@ def selectivity_rows(results: pd.DataFrame) -> pd.DataFrame:
 def draw_selectivity(
     results: pd.DataFrame, *, width: float = TEXT_WIDTH
 ) -> Figure | None:
-    """Draw Delta_sel with its interval; None: the frame has none."""
+    """Draw Delta_sel with its interval; None: the frame has none.
+
+    Parameters
+    ----------
+    results
+        A frame of ``report.to_frame()``.
+    width
+        Inches.
+    """
     return _forests(
         selectivity_rows(results), figure="selectivity", width=width, null=0.0
     )
 
 
 def top1_rows(results: pd.DataFrame) -> pd.DataFrame:
-    """Return Top-1 of identifiers in per cent: ``panel`` and ``SYSTEM_COLUMNS``."""
+    """Return Top-1 of identifiers in %: columns ``panel`` and ``SYSTEM_COLUMNS``."""
     rows = first_variant(
         results, audit="rank", metric="top1_rate", variants=("pii", "pii_all")
     )
@@ -87,14 +91,26 @@ def top1_rows(results: pd.DataFrame) -> pd.DataFrame:
 
 @in_paper_style
 def draw_top1(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | None:
-    """Draw how often an identifier's token is the first guess; None: not measured."""
+    """Draw how often an identifier's token is the first guess; None: not measured.
+
+    Parameters
+    ----------
+    results
+        A frame of ``report.to_frame()``.
+    width
+        Inches.
+    """
     return _forests(top1_rows(results), figure="top1", width=width)
 
 
 def utility_rows(results: pd.DataFrame) -> pd.DataFrame:
-    """Return Last, Avg and BWT of each system: ``panel`` and ``SYSTEM_COLUMNS``.
+    """Return Last, Avg and BWT of each system.
 
     Systems of further task orders are left out: they have a figure of their own.
+
+    Returns
+    -------
+    Columns ``panel`` and ``SYSTEM_COLUMNS``.
     """
     rows_by_panel = {}
     for metric in ("last", "avg", "bwt"):
@@ -105,12 +121,20 @@ def utility_rows(results: pd.DataFrame) -> pd.DataFrame:
 
 @in_paper_style
 def draw_utility(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | None:
-    """Draw Last, Avg and BWT side by side; None: the frame has none of them."""
+    """Draw Last, Avg and BWT side by side; None: the frame has none of them.
+
+    Parameters
+    ----------
+    results
+        A frame of ``report.to_frame()``.
+    width
+        Inches.
+    """
     return _forests(utility_rows(results), figure="utility", width=width)
 
 
 def canary_rows(results: pd.DataFrame) -> pd.DataFrame:
-    """Return the NLL of each part of canaries: ``panel`` and ``SYSTEM_COLUMNS``."""
+    """Return the NLL of canaries by part: columns ``panel`` and ``SYSTEM_COLUMNS``."""
     rows_by_panel = {}
     for part in CANARY_PANELS:
         rows_by_panel[part] = first_variant(
@@ -124,7 +148,15 @@ def canary_rows(results: pd.DataFrame) -> pd.DataFrame:
 
 @in_paper_style
 def draw_canary(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | None:
-    """Draw the NLL of whole canaries, passwords and SSN; None: not measured."""
+    """Draw the NLL of whole canaries, passwords and SSN; None: not measured.
+
+    Parameters
+    ----------
+    results
+        A frame of ``report.to_frame()``.
+    width
+        Inches.
+    """
     return _forests(canary_rows(results), figure="canary", width=width)
 
 

@@ -21,6 +21,8 @@ SYSTEM_COLUMNS = ["system", "value", "low", "high", "is_void"]
 def systems_of(results: pd.DataFrame) -> list[str]:
     """Return the systems of a frame as they appear in it, the base first.
 
+    The names are in the column ``checkpoint``.
+
     >>> systems_of(pd.DataFrame({"checkpoint": ["er[1]", "er[2]", "base"]}))
     ['base', 'er']
     """
@@ -96,19 +98,26 @@ def in_order(rows: pd.DataFrame, systems: Sequence[str]) -> pd.DataFrame:
 
     ``rows`` has a column ``system``.
     """
-    places = {name: place for place, name in enumerate(systems)}
-
-    def places_of(names: pd.Series) -> pd.Series:
-        return names.map(lambda name: places[entry_of(name)])
-
-    ordered = rows.sort_values("system", key=places_of, kind="stable")
+    position_by_system = {name: position for position, name in enumerate(systems)}
+    positions = [position_by_system[entry_of(name)] for name in rows["system"]]
+    ordered = rows.iloc[np.argsort(positions, kind="stable")]
     return ordered.reset_index(drop=True)
 
 
 def first_variant(
     results: pd.DataFrame, *, audit: str, metric: str, variants: Iterable[str]
 ) -> pd.DataFrame:
-    """Return the rows of the first of several variants that a frame has values of."""
+    """Return the rows of the first of several variants that a frame has values of.
+
+    Parameters
+    ----------
+    results
+        A frame of ``report.to_frame()``.
+
+    Returns
+    -------
+    Columns ``SYSTEM_COLUMNS``.
+    """
     rows = pd.DataFrame(columns=SYSTEM_COLUMNS)
     for variant in variants:
         rows = system_rows(results, audit=audit, metric=metric, variant=variant)

@@ -93,7 +93,15 @@ def draw_likelihood(
     *,
     width: float = TEXT_WIDTH,
 ) -> Figure | None:
-    """Draw the NLL of identifiers over that of other text; None: not measured."""
+    """Draw the NLL of identifiers over that of other text; None: not measured.
+
+    Parameters
+    ----------
+    results, checkpoints
+        As in :func:`likelihood_rows`.
+    width
+        Inches.
+    """
     rows = likelihood_rows(results, checkpoints)
     if rows.empty:
         return None

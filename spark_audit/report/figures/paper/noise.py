@@ -88,7 +88,15 @@ def _sigma_of(variant: str) -> float:
 
 @in_paper_style
 def draw_noise(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | None:
-    """Draw a panel for each system, over the size of noise; None: not measured."""
+    """Draw a panel for each system, over the size of noise; None: not measured.
+
+    Parameters
+    ----------
+    results
+        A frame of ``report.to_frame()``.
+    width
+        Inches.
+    """
     rows = noise_rows(results)
     if rows.empty:
         return None

@@ -33,6 +33,12 @@ DrawParams = ParamSpec("DrawParams")
 MARK_SIZE = 4.5
 """Points of a mark."""
 
+NAME_LINE = 0.135
+"""Inches of a line of a system's name, which stands beside its marks or its bar."""
+
+NAME_GAP = 0.05
+"""Inches between two names below each other."""
+
 LEGEND_LINE = 0.18
 """Inches of a line of a legend."""
 
@@ -192,7 +198,10 @@ def draw_void(axes: Axes, x: ArrayLike, y: ArrayLike, marker: str) -> None:
 
 
 def void_sample(marker: str, *, x: ArrayLike = (), y: ArrayLike = ()) -> Line2D:
-    """Return hollow grey marks, without points as a legend shows them."""
+    """Return hollow grey marks, without points as a legend shows them.
+
+    ``x`` and ``y`` have the shape (marks,).
+    """
     return Line2D(
         np.asarray(x, float),
         np.asarray(y, float),
@@ -226,6 +235,11 @@ def system_samples(looks: Mapping[str, Look], rows: pd.DataFrame) -> dict[str, A
     """Return the legend of the systems in some rows, in the order of their looks.
 
     A system with nothing but void figures is shown as these are.
+
+    Parameters
+    ----------
+    rows
+        Columns ``system`` and ``is_void``.
     """
     samples: dict[str, Artist] = {}
     for system, look in looks.items():

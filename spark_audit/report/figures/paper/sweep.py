@@ -37,6 +37,7 @@ UNSWEPT = ("seed", "save_every", "micro_tokens", "eval_rows")
 """Settings that decide nothing about what is learned, or only its luck."""
 
 MEASURE_MARKERS = {"last": "o", "pii": "s"}
+"""Panel -> marker of its line."""
 
 SWEEP_PANEL_HEIGHT = 1.6
 """Inches of a panel with its labels."""
@@ -125,7 +126,17 @@ def _digest_without(setting: str, training: Training) -> str:
 def draw_sweep(
     results: pd.DataFrame, checkpoints: pd.DataFrame, *, width: float = TEXT_WIDTH
 ) -> Figure | None:
-    """Draw a panel for each setting and measure; None: no setting was swept."""
+    """Draw a panel for each setting and measure; None: no setting was swept.
+
+    Parameters
+    ----------
+    results
+        A frame of ``report.to_frame()``.
+    checkpoints
+        The frame ``checkpoints`` of the same report.
+    width
+        Inches.
+    """
     rows = sweep_rows(results, checkpoints)
     if rows.empty:
         return None

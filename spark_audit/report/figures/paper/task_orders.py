@@ -139,7 +139,15 @@ def orders_rows(results: pd.DataFrame) -> pd.DataFrame:
 
 @in_paper_style
 def draw_orders(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | None:
-    """Draw accuracy and likelihoods by task order; None: there is one order alone."""
+    """Draw accuracy and likelihoods by task order; None: there is one order alone.
+
+    Parameters
+    ----------
+    results
+        As in :func:`orders_rows`.
+    width
+        Inches.
+    """
     rows = orders_rows(results)
     if rows.empty:
         return None

@@ -13,6 +13,8 @@ from matplotlib.patches import Patch
 
 from spark_audit.report.cells import MAX_SHOWN_VALUE
 from spark_audit.report.figures.paper.panels import (
+    NAME_GAP,
+    NAME_LINE,
     draw_legend,
     grid_of_panels,
     in_paper_style,
@@ -45,9 +47,6 @@ LEAST_OF_UNIT = {"hours": 10.0, "minutes": 2.0, "seconds": 0.0}
 
 LINE_HEIGHT = 0.26
 """Inches of a bar with the gap to the next one."""
-
-NAME_LINE = 0.135
-"""Inches of a line of text."""
 
 AROUND_BARS = 0.5
 """Inches of the axis below the bars."""
@@ -111,7 +110,15 @@ def _seconds_of(training: Training) -> dict[str, float]:
 
 @in_paper_style
 def draw_time(checkpoints: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | None:
-    """Draw a bar for each system, in parts; None: no time is known."""
+    """Draw a bar for each system, in parts; None: no time is known.
+
+    Parameters
+    ----------
+    checkpoints
+        The frame ``checkpoints`` of a report.
+    width
+        Inches.
+    """
     rows = time_rows(checkpoints)
     if rows.empty:
         return None
@@ -123,7 +130,7 @@ def draw_time(checkpoints: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure
     names = [
         wrapped(name, width=16 if is_narrow(width) else 30, lines=2) for name in systems
     ]
-    line_height = max(LINE_HEIGHT, NAME_LINE * lines_of(names) + 0.05)
+    line_height = max(LINE_HEIGHT, NAME_LINE * lines_of(names) + NAME_GAP)
     figure, (axes,) = grid_of_panels(
         1,
         width=width,
