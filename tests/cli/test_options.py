@@ -93,10 +93,8 @@ def test_all_runs_noise_only_where_it_is_asked_for(requests, capsys, typed, runs
     assert run(["all", "--ckpt", "x", *typed.split()]) == 0
     assert ("noise" in names_of(requests[0])) is runs
     silent = runs or "--skip noise" in typed
-    left_out_line = (
-        f"left out unless asked for: {'' if silent else 'noise '}series (--also "
-    )
-    assert left_out_line in capsys.readouterr().err
+    left_out = "series erasure" if silent else "noise series erasure"
+    assert f"left out unless asked for: {left_out} (--also " in capsys.readouterr().err
     assert run(["noise", "--ckpt", "x"]) == 0
     assert names_of(requests[1]) == ["noise"]
     assert run(["all", "--ckpt", "x", "--also", "mia"]) == 2

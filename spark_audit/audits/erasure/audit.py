@@ -182,7 +182,10 @@ class Erasure(Audit):
         LatexColumn("ES", "extraction_strength", FORGET, counted="rows"),
         LatexColumn("privleak ≈0", "privleak", counted="rows"),
     )
-    example = "--ckpt before=runs/m0 after=runs/m1 --before before --forget ids.txt"
+    example = (
+        "erasure --ckpt before=runs/m0 after=runs/m1 --base models/base "
+        "--before before --forget ids.txt"
+    )
     verdicts = VERDICTS
 
     forget: Annotated[
