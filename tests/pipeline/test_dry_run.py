@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_audit.audits import Noise, all_audits
+from spark_audit.audits import Erasure, Noise, all_audits
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import SparkError
@@ -37,7 +37,9 @@ def test_dry_run_counts_and_writes_nothing(
 
 def test_a_dry_run_counts_the_tokens_that_are_scored(workshop, tiny_base, monkeypatch):
     monkeypatch.chdir(workshop)
-    audits = tuple(audit() for audit in all_audits().values())
+    # Nothing was to be forgotten here.
+    chosen = [audit for audit in all_audits().values() if audit is not Erasure]
+    audits = tuple(audit() for audit in chosen)
     request = Request(audits=audits, checkpoints=(f"ours={workshop / 'lora'}",))
     facts = estimate(replace(request, base=str(tiny_base)))
     manifest = read_manifest(next(Path("manifests").glob("*.json")))
