@@ -70,8 +70,8 @@ def test_a_run_that_takes_its_first_phase_leaves_the_same_files(
     ("method", "setting"),
     [
         ("er", "loss.scope=full"),
-        ("er", "lr=0.01"),
-        ("er", "seed=1"),
+        pytest.param("er", "lr=0.01", marks=pytest.mark.slow),
+        pytest.param("er", "seed=1", marks=pytest.mark.slow),
         ("gem", ""),
     ],
 )
