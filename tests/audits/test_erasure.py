@@ -154,18 +154,22 @@ def test_only_trained_rows_are_forgotten_and_no_row_of_a_canary_is_scored(scene)
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["nobody", "e000-0", "no one", "none"], "'nobody', 'no one', 'none'"),
-        (["a", "b", "c", "d"], "'a', 'b', 'c', ..."),
-        (["e085-0"], "'e085-0'"),
+        (["nobody", "e000-0", "", "no one", "none"], ": lines 1, 4, 5;"),
+        (["jane@a.org", "555-0107", "c", "d"], ": lines 1, 2, 3, ...;"),
+        (["", "e085-0", "e085-0"], ": line 2;"),
         ([], "has no id"),
     ],
 )
-def test_ids_that_are_in_no_trained_row_are_named(scene, tmp_path, lines, words):
-    file = tmp_path / "ids.txt"
+def test_lines_with_ids_of_no_trained_row_are_named_and_no_id(
+    scene, tmp_path, lines, words
+):
+    file = tmp_path / "forget.txt"
     file.write_text("\n".join(lines))
     with pytest.raises(InputError) as caught:
         rows_of(scene, str(file))
     assert words in str(caught.value)
+    # Who asked to be forgotten is in no log.
+    assert not any(key in str(caught.value) for key in lines if len(key) > 4)
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ and of :func:`_rows_of`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_audit.audits.of_series import listed, tasks_in_order
-from spark_audit.errors import InputError, choose, shown
+from spark_audit.errors import InputError, choose
 from spark_audit.files import read_regular
 from spark_audit.manifest.example_schema import ManifestExample
 from spark_audit.manifest.schema import Manifest
@@ -33,8 +33,8 @@ FORGET_OPTION = "--forget"
 TASK_PREFIX = "task="
 STAGE_PREFIX = "stage="
 
-MAX_IDS_NAMED = 3
-"""Most ids that an error names."""
+MAX_LINES_NAMED = 3
+"""Most lines of a file that an error names."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class ForgetRequest:
     ----------
     name
         Its name in reports: the stem of its file, or the text of the option.
-    ids
-        Ids of rows, sources or groups of rows; empty for a task or a stage.
+    line_by_id
+        Id of a row, source or group of rows -> the number of its line in the file, from
+        1; empty for a task or a stage.
     task
         The task whose rows are to be forgotten; empty: another kind of request.
     stage
@@ -54,9 +55,14 @@ class ForgetRequest:
     """
 
     name: str
-    ids: tuple[str, ...] = ()
+    line_by_id: Mapping[str, int] = field(default_factory=dict)
     task: str = ""
     stage: int = 0
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of its file, each once, in their order."""
+        return tuple(self.line_by_id)
 
 
 def is_file(text: str) -> bool:
@@ -114,11 +120,11 @@ def _request(text: str) -> ForgetRequest:
         return ForgetRequest(name=text, stage=int(number))
 
     path = file_of(text)
-    return ForgetRequest(name=path.stem, ids=_ids_of(path))
+    return ForgetRequest(name=path.stem, line_by_id=_line_by_id(path))
 
 
-def _ids_of(path: Path) -> tuple[str, ...]:
-    """Return the ids that a file lists, each once, in their order.
+def _line_by_id(path: Path) -> dict[str, int]:
+    """Return the ids that a file lists, in their order, with their first lines.
 
     Raises
     ------
@@ -139,13 +145,16 @@ def _ids_of(path: Path) -> tuple[str, ...]:
             fix="give a file of one id per line, task=NAME or stage=K",
         ) from error
 
-    lines = [line.strip() for line in content.splitlines()]
-    ids = tuple(dict.fromkeys(line for line in lines if line))
-    if not ids:
+    line_by_id: dict[str, int] = {}
+    for number, line in enumerate(content.splitlines(), start=1):
+        key = line.strip()
+        if key:
+            line_by_id.setdefault(key, number)
+    if not line_by_id:
         raise InputError(
             "has no id", where=where, fix="write one id per line into the file"
         )
-    return ids
+    return line_by_id
 
 
 def check_forget_set(
@@ -157,7 +166,8 @@ def check_forget_set(
     ------
     InputError
         If an id is in no row of the manifest, or only in rows that were never trained
-        on; if there is no such task or stage. The first three ids are named.
+        on; if there is no such task or stage. The first lines with such ids are named,
+        and never the ids: they may be of persons who asked to be forgotten.
     """
     known = {"train": set[str](), "test": set[str]()}
     for example in manifest.examples:
@@ -170,7 +180,7 @@ def check_forget_set(
         if never_known:
             raise InputError(
                 f"{_counted(never_known, len(request.ids))} in no row of the manifest: "
-                f"{_named(never_known)}",
+                f"{_lines_named(never_known, request)}",
                 where=where,
                 fix="give ids of rows, sources or groups of this manifest "
                 "(`spark-audit manifest rows` writes them)",
@@ -178,7 +188,7 @@ def check_forget_set(
         if unknown:
             raise InputError(
                 f"{_counted(unknown, len(request.ids))} only in held-out rows, which "
-                f"were never trained on: {_named(unknown)}",
+                f"were never trained on: {_lines_named(unknown, request)}",
                 where=where,
                 fix="leave them out: only trained rows can be forgotten",
             )
@@ -230,10 +240,12 @@ def _counted(ids: Sequence[str], total: int) -> str:
     return f"{len(ids)} of {total} ids {verb}"
 
 
-def _named(ids: Sequence[str]) -> str:
-    """Return the first ids, as an error names them."""
-    names = ", ".join(repr(shown(key)) for key in ids[:MAX_IDS_NAMED])
-    return names if len(ids) <= MAX_IDS_NAMED else f"{names}, ..."
+def _lines_named(ids: Sequence[str], request: ForgetRequest) -> str:
+    """Return the first lines of a request's file that hold some ids, for an error."""
+    numbers = [str(request.line_by_id[key]) for key in ids[:MAX_LINES_NAMED]]
+    lines = "line" if len(ids) == 1 else "lines"
+    rest = ", ..." if len(ids) > MAX_LINES_NAMED else ""
+    return f"{lines} {', '.join(numbers)}{rest}"
 
 
 def forget_set(
