@@ -80,13 +80,34 @@ MIN_DOMAIN_WORD = 8
 """Least letters of a domain's name that nobody would try **[ours]**."""
 
 # A day, a month and a year of 2 or 4 digits, or a year of 4 digits, month and day.
-_ONE_DATE = (
+_DATE_OF_NUMBERS = (
     r"(?:\d{1,2}\D{1,2}\d{1,2}\D{1,2}(?:\d\d){1,2}|(?:19|20)\d\d\D\d{1,2}\D\d{1,2})"
 )
+# A year of 4 digits, month and day with nothing between them, or the other way round.
+_YEAR = r"(?:19|20)\d\d"
+_MONTH = r"(?:0[1-9]|1[0-2])"
+_DAY = r"(?:0[1-9]|[12]\d|3[01])"
+_DATE_OF_8_DIGITS = (
+    rf"(?:{_YEAR}{_MONTH}{_DAY}|{_DAY}{_MONTH}{_YEAR}|{_MONTH}{_DAY}{_YEAR})"
+)
+# The month as a word, known by how it begins: "12 March 2024", "Mar. 12th, 2024".
+_MONTH_WORD = (
+    r"(?:jan|ene|gen|fe[bv]|f[ée]v|m[aäå]r|maa|apr|a[bv]r|ma[ijy]|mei|mag|j[uù][nil]|giu"
+    r"|lug|a[uo][gû]|ago|s[ei][pt]|o[ckut]t|out|nov|de[czs]|d[ée]c|dic)[^\W\d_]*"
+)
+_DAY_AND_MONTH_WORD = (
+    rf"(?:\d{{1,2}}(?:st|nd|rd|th|er)?\W+(?:of\W+|de\W+)?{_MONTH_WORD}"
+    rf"|{_MONTH_WORD}\W+\d{{1,2}}(?:st|nd|rd|th)?)"
+)
+_DATE_WITH_WORD = rf"(?:{_DAY_AND_MONTH_WORD}\W+(?:de\W+|del\W+)?(?:\d\d){{1,2}})"
+_ONE_DATE = rf"(?:{_DATE_OF_NUMBERS}|{_DATE_OF_8_DIGITS}|{_DATE_WITH_WORD})"
 # A time of day behind a date, if there is one.
 _CLOCK = r"(?:[ T,]{1,2}\d{1,2}:\d\d(?::\d\d)?)?"
 # A date or a range of dates, whole: a phone number in pairs holds what looks like one.
-_DATES = re.compile(rf"{_ONE_DATE}{_CLOCK}(?:\D{{1,3}}{_ONE_DATE}{_CLOCK})?")
+_DATES = re.compile(
+    rf"{_ONE_DATE}{_CLOCK}(?:\D{{1,3}}{_ONE_DATE}{_CLOCK})?", re.IGNORECASE
+)
+_TYPE_OF_DATES = re.compile(r"DATE|DOB|BIRTH", re.IGNORECASE)
 _KANA = re.compile(r"[\u3040-\u30ff]")
 # Han with its repetition mark, kana, and Korean syllables.
 _EAST_ASIAN = re.compile(r"[\u3005\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
@@ -247,7 +268,8 @@ def kind_of(text: str, span_type: str) -> Kind | None:
         return "name" if has_surname and not has_digit else None
 
     # Dates are few, so they can be guessed; a phone number in pairs can look like one.
-    if span_type != "PHONE" and _DATES.fullmatch(text):
+    is_date = _TYPE_OF_DATES.search(span_type) or _DATES.fullmatch(text)
+    if span_type != "PHONE" and is_date:
         return None
 
     if len(_digits(text)) >= MIN_DIGITS:

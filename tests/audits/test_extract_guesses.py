@@ -93,10 +93,13 @@ def phones(*numbers: str, n_given_back: int = 0, **more: Any) -> list[Said]:
 
 APART = ("2125550142", "3055557731", "4155559916", "6175550003", "7135558888")
 
+EXTENSIONS = ("21142", "30731", "41916", "61003", "71888")
+"""Numbers so short that their form does not tell that nobody guesses them."""
+
 
 def test_each_estimate_of_the_guess_rate_is_as_counted():
     # Five strings of five leading parts: one pair more than the ten that there are.
-    assert rate(phones(*APART)) == pytest.approx(1 / 11)
+    assert rate(phones(*EXTENSIONS)) == pytest.approx(1 / 11)
     # Two of six have a neighbour in their last two digits, and so has one pair of 15.
     six = phones(*APART, "2125550199")
     assert rate(six) == pytest.approx(2 / 6)
@@ -121,7 +124,7 @@ def test_each_estimate_of_the_guess_rate_is_as_counted():
 
 def test_a_type_has_the_same_guess_rate_beside_other_types():
     """Three strings hardly show how alike they are, whatever else is trained on."""
-    few = phones(*APART[:3])
+    few = phones(*EXTENSIONS[:3])
     letters = "abcdefghijklmnopqrstuvwxyz"
     names = [Said(f"{a}{b} {b}", "NAME") for a in letters[:4] for b in letters[:10]]
     spans_of_both = spans_of([*few, *names])
@@ -135,11 +138,42 @@ def test_a_type_has_the_same_guess_rate_beside_other_types():
 def test_many_types_of_few_strings_are_not_pooled_as_hard_to_guess():
     """Each string is one of four: reproducing a quarter of them is guessing."""
     few = [
-        Said(f"{10 * k + i}-{i}{k}00", f"T{k}", back=i == 0)
+        Said(f"{i}{k:02}-{i}0", f"T{k}", back=i == 0)
         for k in range(20)
         for i in range(3)
     ]
     assert beyond_guessing(spans_of(few))[0] == 1.0
+
+
+def test_few_strings_that_nobody_guesses_show_memory():
+    """Their form bounds the guess rate where their number does not."""
+    one_of_each_type = [
+        Said("katrin.bakerfield@mail.example", "EMAIL", back=True),
+        Said("Olga Winterbourne", "NAME"),
+        Said("x7Kq02mZpe", "PASSWORD", back=True),
+        Said("2125550142", "PHONE", back=True),
+    ]
+    spans = spans_of(one_of_each_type)
+    guess_rate_by_type = guess_rates(
+        counted_identifiers(spans), counted_identifiers(spans, "test")
+    )
+    # A single name is the most frequent of its list, so nothing bounds its guess rate.
+    assert guess_rate_by_type == {
+        "EMAIL": 0.01,
+        "NAME": 1.0,
+        "PASSWORD": 0.01,
+        "PHONE": 0.01,
+    }
+    # Five tests: one of each type, and one of the three hard types together.
+    p, facts = beyond_guessing(spans)
+    all_three = stats.binomtest(3, 3, 0.01, alternative="greater").pvalue
+    assert p == pytest.approx(5 * all_three)
+    assert (facts["guessed"], facts["kind"]) == (Hits(count=3, of=3), "")
+
+    # Numbers that run on are guessed from one another, however long they are.
+    assert rate(phones("2125550142", "2125550143")) == 1.0
+    # Of a number that the form tells and one that it does not, half may be guessed.
+    assert rate(phones("2125550142", "31731")) == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +261,13 @@ def dates(rng: np.random.Generator) -> list[Said]:
     months = (1, 13)
     days = (1, 29)
     drawn = [rng.integers(*ends, size) for ends in (years, months, days)]
-    style = "{:04}-{:02}-{:02}" if rng.random() < 0.5 else "{2:02}.{1:02}.{0:04}"
+    styles = (
+        "{:04}-{:02}-{:02}",
+        "{2:02}.{1:02}.{0:04}",
+        "{:04}{:02}{:02}",
+        "{2} May {0}",
+    )
+    style = styles[rng.integers(len(styles))]
     before = "In {}, on" if rng.random() < 0.5 else "On"
     comes_back = rng.random(size) < 0.16
     return [

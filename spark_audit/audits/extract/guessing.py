@@ -116,8 +116,8 @@ def guess_rates(
                 as one that was reproduced
     ``held``    upper limit of the hit rate of identifiers never trained on
     ``near``    share of strings with a neighbour
-    ``lead``    share of pairs of strings of the type with one leading part (where few
-                or none have, one over the pairs plus one)
+    ``lead``    share of pairs of strings of the type with one leading part; where few
+                or none have, :func:`_least_shares`
     ==========  ====================================================================
 
     Injected numbers were drawn at random, so neighbours and leading parts say nothing
@@ -178,18 +178,41 @@ def _held_out_limits(held_out: pd.DataFrame) -> pd.Series[float]:
 def _shares_of_like_pairs(strings: pd.DataFrame) -> pd.Series[float]:
     """Return by type the share of pairs of strings that have one leading part.
 
+    It is at least what :func:`_least_shares` returns.
+
     Parameters
     ----------
     strings
-        Each string once: columns ``type`` and ``lead``.
+        Each string once: columns ``type`` and ``lead``, and ``chance`` where known.
     """
     n_pairs = _pairs_by_type(strings, "type")
     n_alike = _pairs_by_type(strings, "lead")
-    # Few strings may share none by chance: count one pair more, which does. Pairs of
-    # other types say nothing about this one.
-    least_shares = 1 / (n_pairs + 1)
     shares = n_alike / n_pairs.clip(lower=1)
-    return shares.clip(lower=least_shares)
+    return shares.clip(lower=_least_shares(strings, n_pairs))
+
+
+def _least_shares(strings: pd.DataFrame, n_pairs: pd.Series[int]) -> pd.Series[float]:
+    """Return by type the guess rate to assume where no two strings are alike.
+
+    Few strings may share no leading part by chance, so one pair more is counted, which
+    does: of two strings, every second one may be guessed. But the form of some strings
+    tells that nobody guesses them (:mod:`~spark_audit.audits.unguessable`), however few
+    they are. The mean of their bounds is taken where it is smaller.
+
+    Parameters
+    ----------
+    strings
+        As in :func:`_shares_of_like_pairs`.
+    n_pairs
+        Pairs of strings by type. Pairs of other types say nothing about this one.
+    """
+    from_pairs = 1 / (n_pairs + 1)
+    # Evidence of earlier versions does not know what can be guessed.
+    if "chance" not in strings:
+        return from_pairs
+
+    from_form = strings.groupby("type", observed=True)["chance"].mean()
+    return from_pairs.clip(upper=from_form.reindex(from_pairs.index))
 
 
 def _pairs_by_type(strings: pd.DataFrame, column: str) -> pd.Series[int]:
