@@ -5,13 +5,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited import audited, figure, made, plan
+from audited import audited, evidence, figure, made, plan
 from sklearn.metrics import roc_auc_score
 
+from spark_audit.audits.erasure.comparison import (
+    ErasureComparison,
+    MemoryTestResult,
+)
 from spark_audit.audits.erasure.field_scores import (
     RowScores,
     labelled_tokens,
     privleak,
+)
+from spark_audit.audits.erasure.verdicts import (
+    CheckpointTests,
+    chosen_verdicts,
+    margin_of,
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest.content import seal
@@ -283,6 +292,56 @@ def test_the_margin_decides_and_is_a_quarter_of_memory_unless_it_is_given(scene)
     assert verdicts(usual)["after"] in ("ERASED", "REMEMBERED")
     (finding,) = [f for f in wide.findings if f.checkpoint == "after"]
     assert finding.alone in ("erased", "memory")
+
+
+def comparison_of(scene: Scene, **shapes: Shape) -> ErasureComparison:
+    options = {"forget": (str(scene.file),), "before": "before"}
+    known = evidence("erasure", scene.tables(**shapes), scene.manifest, **options)
+    return ErasureComparison(known, before="before")
+
+
+def test_less_likely_by_more_than_x_is_less_likely_once_x_is_taken_off(scene):
+    """The tests of a least difference are those of none, on rows moved by it."""
+    least = 0.3
+    comparison = comparison_of(scene, after=ASCENT)
+    moved = comparison_of(scene, after={**ASCENT, "forget": ASCENT["forget"] - least})
+    beyond = {
+        test.kind: test.p for test in comparison.less_likely_tests("after", least=least)
+    }
+    of_moved = {test.kind: test.p for test in moved.tests("after") if test.p < 0.05}
+    assert beyond == pytest.approx({kind: of_moved[kind] for kind in beyond}, rel=1e-6)
+    assert {"row", "membership"} <= beyond.keys()
+    assert comparison.less_likely_tests("after", least=3.0)[0].p == 1.0
+
+
+def test_what_betrays_is_a_tenth_of_memory_or_the_margin(scene):
+    comparison = comparison_of(scene, after=ASCENT)
+    usual = margin_of(comparison, None)
+    assert usual.least_to_betray == pytest.approx(0.4 * usual.value)
+    assert margin_of(comparison, 0.01).least_to_betray == 0.01
+
+
+def made_up_tests(memory_p: float, equivalence_p: float) -> CheckpointTests:
+    return CheckpointTests(
+        name="after",
+        tests=[MemoryTestResult("row", memory_p, direction=1)],
+        tests_by_copy={},
+        less_likely_tests=[],
+        p_by_part={"row": equivalence_p},
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_others", "equivalence_p", "claim"),
+    [(1, 1e-6, "memory"), (4, 1e-6, "erased"), (4, 0.2, "memory")],
+)
+def test_a_verdict_that_the_correction_takes_away_gives_way_to_one_that_holds(
+    n_others, equivalence_p, claim
+):
+    """p of 0.02 holds among two tests, not among five; if nothing does, it stays."""
+    others = {f"other {i}": 0.5 for i in range(n_others)}
+    tests = {"after": made_up_tests(0.02, equivalence_p)}
+    assert chosen_verdicts(tests, others)["after"].claim == claim
 
 
 def test_forgetting_by_a_change_of_all_rows_is_none(scene):

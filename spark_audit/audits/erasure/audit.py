@@ -24,7 +24,7 @@ file                what stands there
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,7 +91,7 @@ from spark_audit.audits.erasure.verdicts import (
     CheckpointTests,
     Margin,
     broken_of,
-    erasure_verdict,
+    chosen_verdicts,
     margin_of,
     tests_of,
 )
@@ -392,27 +392,39 @@ class Erasure(Audit):
             n_forget=_n_forget_rows(evidence.units),
         )
 
-        findings = []
+        # Findings without a verdict first, as the correction runs over all of them.
+        finding_by_name: dict[str, Finding] = {}
+        tests_by_name: dict[str, CheckpointTests] = {}
         records: list[TableRecord] = []
         for name in names:
             says = _key_of_reference(name, comparison)
             if says:
-                finding = reference_finding(
+                finding_by_name[name] = reference_finding(
                     comparison, name, comparison.tests(name), figures[name], says=says
                 )
-                findings.append(finding)
                 continue
 
             copies = [
                 copy for copy in names if copy != name and original_of(copy) == name
             ]
             tests = tests_of(comparison, name, copies, margin)
-            findings.append(
-                self._finding_of(
-                    comparison, name, figures, margin_row, tests, setup.mistake
-                )
-            )
             records += margin_records(comparison, name, margin, tests.p_by_part)
+            untested = _untested(comparison, name, figures[name], tests, setup.mistake)
+            if untested is None:
+                tests_by_name[name] = tests
+            else:
+                finding_by_name[name] = untested
+
+        other_ps = {name: finding.p for name, finding in finding_by_name.items()}
+        for name, verdict in chosen_verdicts(tests_by_name, other_ps).items():
+            finding_by_name[name] = erasure_finding(
+                comparison,
+                name,
+                verdict,
+                figures,
+                margin_row,
+                n_tests=tests_by_name[name].n_tests,
+            )
 
         tables: dict[str, list[TableRecord]] = {
             "erasure_margins": records,
@@ -422,54 +434,49 @@ class Erasure(Audit):
         return AuditResult(
             results=rows,
             guards=setup.guards,
-            findings=findings,
+            findings=[finding_by_name[name] for name in names],
             tables={key: table for key, table in tables.items() if table},
         )
 
-    def _finding_of(
-        self,
-        comparison: ErasureComparison,
-        name: str,
-        figures: Mapping[str, CheckpointFigures],
-        margin: Row | None,
-        tests: CheckpointTests,
-        mistake: str,
-    ) -> Finding:
-        """Return the finding on a checkpoint after erasure; the first match wins."""
-        broken = broken_of(comparison.evidence, name)
-        if broken is not None:
-            return Finding.not_tested(
-                self.name,
-                "erasure.broken",
-                checkpoint=name,
-                further=["erasure.broken_relearn"],
-                plain_text=broken.facts["plain_text"],
-                base=broken.facts["base"],
-            )
-        if mistake:
-            return Finding.not_tested(
-                self.name,
-                f"erasure.missing_{mistake}",
-                checkpoint=name,
-                before=comparison.before,
-                retrained=comparison.retrained,
-            )
-        if not tests.tests:
-            reason = figures[name].remaining[comparison.part_of_rows.name].note
-            return Finding.not_tested(
-                self.name,
-                "erasure.missing",
-                checkpoint=name,
-                reason=reason or NO_REFERENCE,
-            )
-        return erasure_finding(
-            comparison,
-            name,
-            erasure_verdict(tests),
-            figures,
-            margin,
-            n_tests=tests.n_tests,
+
+def _untested(
+    comparison: ErasureComparison,
+    name: str,
+    figures: CheckpointFigures,
+    tests: CheckpointTests,
+    mistake: str,
+) -> Finding | None:
+    """Return the finding that a checkpoint was not tested; None: it can be.
+
+    The first match wins: it is broken, the setup is mistaken, or there is no test.
+    """
+    broken = broken_of(comparison.evidence, name)
+    if broken is not None:
+        return Finding.not_tested(
+            "erasure",
+            "erasure.broken",
+            checkpoint=name,
+            further=["erasure.broken_relearn"],
+            plain_text=broken.facts["plain_text"],
+            base=broken.facts["base"],
         )
+    if mistake:
+        return Finding.not_tested(
+            "erasure",
+            f"erasure.missing_{mistake}",
+            checkpoint=name,
+            before=comparison.before,
+            retrained=comparison.retrained,
+        )
+    if not tests.tests:
+        reason = figures.remaining[comparison.part_of_rows.name].note
+        return Finding.not_tested(
+            "erasure",
+            "erasure.missing",
+            checkpoint=name,
+            reason=reason or NO_REFERENCE,
+        )
+    return None
 
 
 def _key_of_reference(name: str, comparison: ErasureComparison) -> str:

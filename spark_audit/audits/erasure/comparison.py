@@ -198,7 +198,9 @@ class ErasureComparison:
     # guards and tables ask for them again.
     _differences: dict[tuple[str, ComparedPart], Memory] = field(default_factory=dict)
     _tests: dict[str, list[MemoryTestResult]] = field(default_factory=dict)
-    _memberships: dict[str, tuple[Estimate, float | None]] = field(default_factory=dict)
+    _memberships: dict[tuple[str, float], tuple[Estimate, float | None]] = field(
+        default_factory=dict
+    )
 
     @cached_property
     def part_of_rows(self) -> ComparedPart:
@@ -390,21 +392,32 @@ class ErasureComparison:
         p = min(1.0, 2 * float(one_sided))
         return MemoryTestResult(VERBATIM, p, direction=1)
 
-    def membership(self, name: str) -> tuple[Estimate, float | None]:
+    def membership(
+        self, name: str, *, handicap: float = 0.0
+    ) -> tuple[Estimate, float | None]:
         """Return the AUC of forget rows against held-out rows, and its two-sided p.
 
         See :meth:`_made_membership`.
         """
-        if name not in self._memberships:
-            self._memberships[name] = self._made_membership(name)
-        return self._memberships[name]
+        key = (name, handicap)
+        if key not in self._memberships:
+            self._memberships[key] = self._made_membership(name, handicap)
+        return self._memberships[key]
 
-    def _made_membership(self, name: str) -> tuple[Estimate, float | None]:
+    def _made_membership(
+        self, name: str, handicap: float
+    ) -> tuple[Estimate, float | None]:
         """Return the AUC of forget rows against held-out rows, and its two-sided p.
 
         The score of a row is how much likelier it is per token than for a model without
         the forget rows. With few groups on a side, p is that of the exact test of Mann
         and Whitney on the means of groups, and the AUC has no interval.
+
+        Parameters
+        ----------
+        handicap
+            Nats per token that are added to the score of forget rows: with it, an AUC
+            below 0.5 shows that they are less likely by more than that.
         """
         part = self.part_of_rows
         units = part.units
@@ -415,6 +428,7 @@ class ErasureComparison:
 
         units = units[is_scored].assign(score=score[is_scored])
         is_forget = units["side"] == FORGET
+        units["score"] += handicap * is_forget
         if not part.reason:
             design = Design.of(is_forget, units["cluster"], units["task"])
             return auc_estimate(design, units["score"])
@@ -439,6 +453,34 @@ class ErasureComparison:
             return None
         direction = int(np.sign(auc.value - 0.5))
         return MemoryTestResult(MEMBERSHIP, p, direction=direction)
+
+    def less_likely_tests(self, name: str, *, least: float) -> list[MemoryTestResult]:
+        """Return the tests of whether forget rows are less likely than held-out ones.
+
+        They are those of :meth:`tests` on parts and on membership, but of no more than
+        a least difference instead of none. p is two-sided, so that the correction over
+        all tests of the checkpoint holds for both.
+
+        Parameters
+        ----------
+        least
+            Nats per token, 0 or more, by which forget rows may be less likely.
+        """
+        if self.stranger_of(name) is None:
+            return []
+
+        tests = []
+        for part in self.parts:
+            contrast = self.difference(name, part)
+            p = contrast.t_p(null=self.gaps[part.name] + least)
+            value = contrast.difference.value
+            if p is not None and value is not None and value > 0:
+                tests.append(MemoryTestResult(part.name, p, direction=-1))
+
+        auc, p = self.membership(name, handicap=least)
+        if auc.value is not None and p is not None and auc.value < 0.5:
+            tests.append(MemoryTestResult(MEMBERSHIP, p, direction=-1))
+        return tests
 
     def equivalence(
         self, name: str, part: ComparedPart, margin: float

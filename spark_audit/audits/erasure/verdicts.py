@@ -11,7 +11,8 @@ REMEMBERED       memory,       forget rows or their identifiers stand out as lik
                  verbatim
 SUPPRESSED       suppressed    not so, but they do in a copy of it: after a short
                                training on other rows, or with rounded weights
-BETRAYS          betrays       forget rows are less likely: that tells who asked
+BETRAYS          betrays       forget rows are less likely, by more than two models
+                               without them differ: that tells who asked
 ERASED           erased        what remains lies within the margin, in all copies, too
 CANNOT TELL      nothing_shown none of these
 ===============  ============  =========================================================
@@ -19,12 +20,14 @@ CANNOT TELL      nothing_shown none of these
 p of the tests of a checkpoint and its copies is corrected over all of them
 (Bonferroni), so that one of them errs in at most 5 of 100 cases. p of ERASED is the
 largest of all of its tests, since all must hold. Each verdict is one primary finding,
-which is corrected over the report as all others are.
+which is corrected over the report as all others are. So "holds" means: also once
+corrected over all checkpoints of this audit (:func:`chosen_verdicts`). A condition that
+holds for its checkpoint alone gives way to a later one that holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,9 +53,18 @@ from spark_audit.audits.setup_faults import Fault, broken_fault
 from spark_audit.names import BASE
 from spark_audit.results import Claim
 from spark_audit.results.evidence import Evidence
+from spark_audit.stats.multiple_tests import holm_by_key
 
 DEFAULT_SHARE = 0.25
 """Share of what the model before erasure remembers that is the margin by default."""
+
+LEAST_SHARE_TO_BETRAY = 0.1
+"""Share of what the model before erasure remembers by which forget rows must be less
+likely to betray who asked **[ours]**.
+
+Two models that never read the rows differ, too. Of 16 pairs of tiny ones none differed
+by more than 0.05 of what is remembered there (``benchmarks/known_truth_erasure.md``).
+"""
 
 CLAIM_OF_TEST: Mapping[str, Claim] = {
     ROW: "memory",
@@ -76,10 +88,14 @@ class Margin:
     parts
         The parts that the model before erasure remembers: what remains of each must lie
         within the margin.
+    least_to_betray
+        By how much forget rows must be less likely to betray who asked, nats per token;
+        not more than the margin.
     """
 
     value: float
     parts: tuple[ComparedPart, ...]
+    least_to_betray: float = 0.0
 
 
 def broken_of(evidence: Evidence, name: str) -> Fault | None:
@@ -129,10 +145,13 @@ def margin_of(comparison: ErasureComparison, given: float | None) -> Margin:
         if p is not None and p < ALPHA and value is not None and value < 0:
             remembered[part] = abs(value)
 
-    margin = given
-    if margin is None:
-        margin = DEFAULT_SHARE * max(remembered.values(), default=0.0)
-    return Margin(margin, tuple(remembered))
+    most = max(remembered.values(), default=0.0)
+    margin = DEFAULT_SHARE * most if given is None else given
+    return Margin(
+        value=margin,
+        parts=tuple(remembered),
+        least_to_betray=min(margin, LEAST_SHARE_TO_BETRAY * most),
+    )
 
 
 @dataclass(frozen=True)
@@ -147,6 +166,9 @@ class CheckpointTests:
         Its own tests.
     tests_by_copy
         Copy -> its tests.
+    less_likely_tests
+        Those of its own tests again that forget rows are less likely, by more than
+        :attr:`Margin.least_to_betray`.
     p_by_part
         Part -> p that what remains exceeds the margin, the largest over the checkpoint
         and its copies; parts that the model before erasure does not remember are left
@@ -156,6 +178,7 @@ class CheckpointTests:
     name: str
     tests: Sequence[MemoryTestResult]
     tests_by_copy: Mapping[str, Sequence[MemoryTestResult]]
+    less_likely_tests: Sequence[MemoryTestResult]
     p_by_part: Mapping[str, float]
 
     @property
@@ -194,48 +217,113 @@ class ErasureVerdict:
     copy: str = ""
 
 
-def erasure_verdict(tests: CheckpointTests) -> ErasureVerdict:
-    """Return the verdict on a checkpoint that works and whose setup is right."""
-    remembered = _smallest(tests.tests, direction=1)
-    if remembered is not None and tests.corrected(remembered) < ALPHA:
-        return ErasureVerdict(
-            claim=CLAIM_OF_TEST[remembered.kind],
-            says=_key_of_memory(remembered),
-            p=tests.corrected(remembered),
-            test=remembered,
-        )
+def chosen_verdicts(
+    tests_by_name: Mapping[str, CheckpointTests], other_ps: Mapping[str, float | None]
+) -> dict[str, ErasureVerdict]:
+    """Return the verdict on each checkpoint that works and whose setup is right.
 
-    returned: tuple[float, str, MemoryTestResult] | None = None
+    It is the first that holds once corrected over all findings of the audit (Holm). If
+    none does, it is the first that holds for the checkpoint alone: the report withdraws
+    it, and says so.
+
+    Parameters
+    ----------
+    tests_by_name
+        Checkpoint -> its tests.
+    other_ps
+        Checkpoint without a verdict -> p of its finding; ``None``: it has none.
+    """
+    verdicts_by_name = {
+        name: [*_verdicts_alone(tests)] for name, tests in tests_by_name.items()
+    }
+    chosen = {name: verdicts[0] for name, verdicts in verdicts_by_name.items()}
+    for name, verdicts in verdicts_by_name.items():
+        for verdict in verdicts:
+            p_by_name = dict(other_ps)
+            p_by_name |= {other: of_other.p for other, of_other in chosen.items()}
+            p_by_name[name] = verdict.p
+            if holm_by_key(p_by_name).get(name, 1.0) < ALPHA:
+                chosen[name] = verdict
+                break
+    return chosen
+
+
+def _verdicts_alone(tests: CheckpointTests) -> Iterator[ErasureVerdict]:
+    """Yield the verdicts that hold for a checkpoint alone, in their order.
+
+    ``CANNOT TELL`` is the only one if none holds.
+    """
+    verdicts = [
+        _remembered(tests),
+        _suppressed(tests),
+        _betraying(tests),
+        _erased(tests),
+    ]
+    held = [
+        verdict
+        for verdict in verdicts
+        if verdict is not None and verdict.p is not None and verdict.p < ALPHA
+    ]
+    if held:
+        yield from held
+        return
+
+    p = min((tests.corrected(test) for test in tests.tests), default=None)
+    yield ErasureVerdict(claim="nothing_shown", says="cannot_tell", p=p)
+
+
+def _remembered(tests: CheckpointTests) -> ErasureVerdict | None:
+    """Return the verdict that forget rows stand out as they are; None: no test."""
+    test = _smallest(tests.tests, direction=1)
+    if test is None:
+        return None
+    return ErasureVerdict(
+        claim=CLAIM_OF_TEST[test.kind],
+        says=_key_of_memory(test),
+        p=tests.corrected(test),
+        test=test,
+    )
+
+
+def _suppressed(tests: CheckpointTests) -> ErasureVerdict | None:
+    """Return the verdict that they stand out in a copy; None: no test.
+
+    It names the copy in which they stand out most clearly.
+    """
+    test_by_copy: dict[str, MemoryTestResult] = {}
     for copy, tests_of_copy in tests.tests_by_copy.items():
         test = _smallest(tests_of_copy, direction=1)
-        if test is not None and (returned is None or test.p < returned[0]):
-            returned = (test.p, copy, test)
-    if returned is not None and tests.corrected(returned[2]) < ALPHA:
-        return ErasureVerdict(
-            claim="suppressed",
-            says="suppressed",
-            p=tests.corrected(returned[2]),
-            test=returned[2],
-            copy=returned[1],
-        )
+        if test is not None:
+            test_by_copy[copy] = test
+    if not test_by_copy:
+        return None
 
-    less_likely = _smallest(tests.tests, direction=-1)
-    if less_likely is not None and tests.corrected(less_likely) < ALPHA:
-        return ErasureVerdict(
-            claim="betrays",
-            says="betrays",
-            p=tests.corrected(less_likely),
-            test=less_likely,
-        )
+    clearest = min(test_by_copy, key=lambda copy: test_by_copy[copy].p)
+    return ErasureVerdict(
+        claim="suppressed",
+        says="suppressed",
+        p=tests.corrected(test_by_copy[clearest]),
+        test=test_by_copy[clearest],
+        copy=clearest,
+    )
 
-    p_of_parts = [*tests.p_by_part.values()]
-    if p_of_parts and max(p_of_parts) < ALPHA:
-        return ErasureVerdict(claim="erased", says="erased", p=max(p_of_parts))
 
-    p = None
-    if tests.tests:
-        p = min(tests.corrected(test) for test in tests.tests)
-    return ErasureVerdict(claim="nothing_shown", says="cannot_tell", p=p)
+def _betraying(tests: CheckpointTests) -> ErasureVerdict | None:
+    """Return the verdict that forget rows are less likely; None: no test."""
+    test = _smallest(tests.less_likely_tests, direction=-1)
+    if test is None:
+        return None
+    return ErasureVerdict(
+        claim="betrays", says="betrays", p=tests.corrected(test), test=test
+    )
+
+
+def _erased(tests: CheckpointTests) -> ErasureVerdict | None:
+    """Return the verdict that what remains lies within the margin; None: no test."""
+    if not tests.p_by_part:
+        return None
+    p = max(tests.p_by_part.values())
+    return ErasureVerdict(claim="erased", says="erased", p=p)
 
 
 def _smallest(
@@ -287,5 +375,8 @@ def tests_of(
         name=name,
         tests=comparison.tests(name),
         tests_by_copy=tested_copies,
+        less_likely_tests=comparison.less_likely_tests(
+            name, least=margin.least_to_betray
+        ),
         p_by_part=p_by_part,
     )
