@@ -174,6 +174,12 @@ class OutputError(SparkError):
     exit_code = 4
 
 
+class EndpointError(SparkError):
+    """An endpoint that gives text refuses, or has changed its model (exit 4)."""
+
+    exit_code = 4
+
+
 class IncompleteError(SparkError):
     """Some work is unfinished; the same command resumes it (exit 5)."""
 

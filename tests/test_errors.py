@@ -7,6 +7,7 @@ import pytest
 from spark_audit import errors
 from spark_audit.errors import (
     CheckpointError,
+    EndpointError,
     IncompleteError,
     InputError,
     NotEstimableError,
@@ -39,6 +40,7 @@ def test_each_kind_of_error_has_its_exit_code():
             InputError,
             CheckpointError,
             OutputError,
+            EndpointError,
             IncompleteError,
             NotEstimableError,
         )
@@ -47,6 +49,7 @@ def test_each_kind_of_error_has_its_exit_code():
         InputError: 2,
         CheckpointError: 3,
         OutputError: 4,
+        EndpointError: 4,
         IncompleteError: 5,
         NotEstimableError: 2,
     }

@@ -1,0 +1,371 @@
+"""Ask an OpenAI-compatible server for text, where it gives nothing else.
+
+A request is sent again where waiting may help: the server is busy or away, or its
+answer broke off. ``Retry-After`` holds back all threads, not only the one that was
+refused. A redirect is not followed, because the user gave neither the other address nor
+a key for it. The key is read from the environment and never shown: errors of the
+transport are replaced by words of ours, without what caused them.
+
+``text_answers.py`` reads the answers, ``scoring/asking.py`` says what is asked.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from spark_audit import errors
+from spark_audit.checkpoints.server import KEY, api_key
+from spark_audit.checkpoints.text_answers import FILTERED, TextAnswer, read_answer
+from spark_audit.errors import EndpointError, IncompleteError
+
+CONNECT_SECONDS = 30.0
+"""Seconds for a connection."""
+SILENCE_SECONDS = 120.0
+"""Seconds without any byte of an answer."""
+ANSWER_SECONDS = 600.0
+"""Seconds for a whole answer, however it drips."""
+ANSWER_BYTES = 1 << 24
+"""Most bytes of an answer that are read."""
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+"""Seconds before each further try of a request."""
+MAX_WAIT_SECONDS = 900.0
+"""Longest ``Retry-After`` that is waited for; the same command resumes later."""
+BUSY = (408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529)
+"""HTTP statuses of a server that may answer later."""
+QUOTA_IS_USED_UP = b"insufficient_quota"
+"""Word in the answer 429 of a server that will not answer later either."""
+LIMIT = "max_tokens"
+"""Parameter that limits the tokens of an answer."""
+OTHER_NAME_OF_LIMIT = "max_completion_tokens"
+"""The same for models that reason: a server names it in its answer 400."""
+MASK = "***"
+"""Stands for the key wherever a server sends it back."""
+
+
+class AskingStopped(Exception):
+    """The user has interrupted: no further request is sent."""
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """One request for one answer.
+
+    Attributes
+    ----------
+    path
+        ``/completions`` or ``/chat/completions``.
+    body
+        Its JSON, without the model, and with ``max_tokens``.
+    """
+
+    path: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """What a server sent back to one request.
+
+    Attributes
+    ----------
+    status
+        HTTP status; 0: nothing, or not all of it.
+    content
+        The body.
+    wait
+        Seconds that the server asks to wait; ``None``: it does not.
+    reason
+        Without a status: why there is none, in words.
+    limit_name
+        Name of the parameter that limited the tokens of the answer.
+    """
+
+    status: int
+    content: bytes = b""
+    wait: float | None = None
+    reason: str = ""
+    limit_name: str = LIMIT
+
+
+def without_key(text: str) -> str:
+    """Return a text without the key, which a server may send back."""
+    key = api_key()
+    return text.replace(key, MASK) if key else text
+
+
+class TextServer:
+    """A server that gives text; its methods may be called by several threads.
+
+    Parameters
+    ----------
+    url, model
+        ``http://host:port/v1``, and the model's name on the server.
+    streams
+        Whether answers are asked for as streams.
+    max_requests
+        Most requests that are sent, further tries included; ``None``: no limit.
+    parallel
+        Most requests at once.
+
+    Attributes
+    ----------
+    n_requests
+        Requests that were sent so far.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        streams: bool = False,
+        max_requests: int | None = None,
+        parallel: int = 1,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.model = model
+        self.n_requests = 0
+        self._streams = streams
+        self._max_requests = max_requests
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        # Monotonic time before which no thread sends a request.
+        self._not_before = 0.0
+        self._limit_name = LIMIT
+
+        headers = {"Accept-Encoding": "identity"}
+        if key := api_key():
+            headers["Authorization"] = f"Bearer {key}"
+        try:
+            self._client = httpx2.Client(
+                headers=headers,
+                timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+                limits=httpx2.Limits(max_connections=parallel),
+                follow_redirects=False,
+            )
+        # A proxy of the environment may be no address, and may hold a password.
+        except (ValueError, httpx2.InvalidURL):
+            raise EndpointError(
+                "the address of a proxy is not valid",
+                where="HTTP_PROXY, HTTPS_PROXY or ALL_PROXY",
+                fix="correct or unset the variable",
+            ) from None
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def stop(self) -> None:
+        """Send no further request; those that wait for a pause end at once."""
+        self._stopped.set()
+
+    def ask(self, request: TextRequest) -> TextAnswer:
+        """Return the answer to a request, after further tries where they may help.
+
+        Raises
+        ------
+        EndpointError
+            If the server refuses, so that waiting would not help.
+        IncompleteError
+            If all tries failed, or all requests of ``max_requests`` are sent.
+        AskingStopped
+            After :meth:`stop`.
+        """
+        with errors.at(self.url):
+            # No pause follows the last try.
+            for pause in (*PAUSES, None):
+                reply = self._send(request)
+                if 200 <= reply.status < 300:
+                    answer = read_answer(reply.content)
+                    if answer is not None:
+                        return _without_key_in(answer)
+                elif reply.status == 400 and FILTERED.encode() in reply.content:
+                    # A filter that refuses a prompt refuses it the next time, too.
+                    return TextAnswer(text="", finish=FILTERED, refused=True)
+                elif self._takes_other_limit(reply):
+                    continue
+                elif reply.status not in (0, *BUSY) or _is_final(reply):
+                    raise _refusal(reply, request.path)
+
+                if pause is None:
+                    break
+                self._wait(pause if reply.wait is None else reply.wait, reply)
+            raise _no_answer(reply)
+
+    def _takes_other_limit(self, reply: _Reply) -> bool:
+        """Return whether a request may succeed with the other name of the limit.
+
+        All later requests then use that name.
+        """
+        has_other_name = OTHER_NAME_OF_LIMIT.encode() in reply.content
+        if reply.status != 400 or not has_other_name or reply.limit_name != LIMIT:
+            return False
+        self._limit_name = OTHER_NAME_OF_LIMIT
+        return True
+
+    def _wait(self, seconds: float, reply: _Reply) -> None:
+        """Wait before a further try; a time that the server asks for is for all."""
+        if reply.wait is not None:
+            if seconds > MAX_WAIT_SECONDS:
+                raise IncompleteError(
+                    f"asks to wait for {seconds:.0f} seconds",
+                    fix="the same command resumes later",
+                )
+            with self._lock:
+                self._not_before = max(self._not_before, time.monotonic() + seconds)
+        elif self._stopped.wait(seconds):
+            raise AskingStopped
+
+    def _send(self, request: TextRequest) -> _Reply:
+        """Send a request once, and read the whole reply up to the time limits."""
+        while (seconds := self._not_before - time.monotonic()) > 0:
+            if self._stopped.wait(seconds):
+                raise AskingStopped
+        self._count_request()
+
+        # Another thread may rename the limit meanwhile.
+        limit_name = self._limit_name
+        body = {"model": self.model, **request.body}
+        body[limit_name] = body.pop(LIMIT)
+        if self._streams:
+            body["stream"] = True
+        ends_at = time.monotonic() + ANSWER_SECONDS
+        content = bytearray()
+        try:
+            with self._client.stream(
+                "POST", self.url + request.path, json=body
+            ) as response:
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > ANSWER_BYTES:
+                        return _Reply(0, reason="its answer is too long")
+                    # Each byte starts the time limit of a socket again.
+                    if time.monotonic() > ends_at:
+                        return _Reply(0, reason="its answer takes too long")
+                wait = _seconds_to_wait(response.headers)
+                return _Reply(
+                    response.status_code, bytes(content), wait, limit_name=limit_name
+                )
+        # Its own message may hold an address with a password.
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+            return _Reply(0, reason=_reason_of(error))
+
+    def _count_request(self) -> None:
+        """Count a request that is sent now; refuse one too many."""
+        with self._lock:
+            if self._stopped.is_set():
+                raise AskingStopped
+            if self._max_requests is not None and self.n_requests >= self._max_requests:
+                raise IncompleteError(
+                    f"all {self._max_requests} requests of --max-requests are sent, "
+                    "some of them again after a failure",
+                    fix="the same command resumes with as many again",
+                )
+            self.n_requests += 1
+
+
+def _without_key_in(answer: TextAnswer) -> TextAnswer:
+    """Return an answer without the key, which a server may send back."""
+    return TextAnswer(
+        text=without_key(answer.text),
+        finish=without_key(answer.finish),
+        model=without_key(answer.model),
+        fingerprint=without_key(answer.fingerprint),
+        refused=answer.refused,
+        prompt_tokens=answer.prompt_tokens,
+        answer_tokens=answer.answer_tokens,
+    )
+
+
+def _seconds_to_wait(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a reply asks to wait; ``None`` if it does not.
+
+    ``Retry-After`` has seconds, or a date.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+
+    text = headers.get("retry-after")
+    seconds = _number(text)
+    if seconds is not None or text is None:
+        return seconds
+    try:
+        date = email.utils.parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    return max(0.0, date.timestamp() - time.time())
+
+
+def _number(text: str | None) -> float | None:
+    """Return a number of at least 0; ``None`` if a text is none."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _reason_of(error: Exception) -> str:
+    """Return why no reply came, in words of ours."""
+    if isinstance(error, httpx2.ConnectTimeout):
+        return f"no connection in {CONNECT_SECONDS:.0f} seconds"
+    if isinstance(error, httpx2.TimeoutException):
+        return f"no byte in {SILENCE_SECONDS:.0f} seconds"
+    if isinstance(error, httpx2.ProxyError):
+        return "the proxy refuses"
+    if isinstance(error, httpx2.ConnectError):
+        return "no connection"
+    return "the connection broke off"
+
+
+def _is_final(reply: _Reply) -> bool:
+    """Return whether a busy server will not answer later either."""
+    return reply.status == 429 and QUOTA_IS_USED_UP in reply.content
+
+
+def _refusal(reply: _Reply, path: str) -> EndpointError:
+    """Return the error about a reply that no further try would change.
+
+    Its content may quote the prompt, and its reason the key, so neither is shown.
+    """
+    reason = http.client.responses.get(reply.status, "")
+    problem = f"answers {reply.status} {reason}".rstrip()
+    other_endpoint = "chat" if path == "/completions" else "completions"
+
+    if _is_final(reply):
+        problem += ": the quota is used up"
+        remedy = "raise it with the provider"
+    elif reply.status in (401, 403):
+        remedy = f"set the variable {KEY} to a key that may use the model"
+    elif 300 <= reply.status < 400:
+        remedy = "a redirect is not followed: give the other address itself"
+    elif reply.status in (404, 405):
+        remedy = f"check --model and the address, or give --endpoint {other_endpoint}"
+    else:
+        remedy = "check --model and --endpoint, and the server's log"
+    return EndpointError(problem, fix=f"{remedy}; what was answered is kept")
+
+
+def _no_answer(reply: _Reply) -> IncompleteError:
+    """Return the error about a request whose tries all failed."""
+    if reply.reason:
+        problem = f"gives no answer ({reply.reason})"
+    elif 200 <= reply.status < 300:
+        problem = "answers something else than the OpenAI protocol, or breaks off"
+    else:
+        reason = http.client.responses.get(reply.status, "")
+        problem = f"answers {reply.status} {reason}".rstrip()
+    return IncompleteError(
+        f"{problem}, {len(PAUSES) + 1} times",
+        fix="check the address; what was answered is kept, and the same command "
+        "resumes",
+    )
