@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_audit.checkpoints.text_server import (
+    ANSWER_SECONDS,
     AskingStopped,
     TextRequest,
     TextServer,
@@ -90,38 +91,48 @@ class _Asking:
         """Send the requests, and return once all threads have ended."""
         n_total = len(self._requests)
         n_stored = n_total - self.n_left
-        threads: list[threading.Thread] = []
+        ends: list[threading.Event] = []
         try:
             for _ in range(min(parallel, self.n_left)):
+                end = threading.Event()
                 # A thread that waits for an answer must not keep the process alive.
-                thread = threading.Thread(target=self._ask_in_turn, daemon=True)
-                threads.append(thread)
+                thread = threading.Thread(
+                    target=self._ask_in_turn, args=(end,), daemon=True
+                )
                 thread.start()
-            while any(thread.is_alive() for thread in threads):
-                self._join(threads)
+                ends.append(end)
+            while not all(end.is_set() for end in ends):
+                self._wait(ends)
                 if progress is not None:
                     progress(n_stored + self._n_done, n_total)
         except BaseException:
             # Answers on their way are paid, so they are waited for.
             self._server.stop()
-            n_waiting = sum(thread.is_alive() for thread in threads)
+            n_waiting = sum(not end.is_set() for end in ends)
             say(f"waiting for {n_waiting} answers on their way; once more to leave")
-            for thread in threads:
-                # The interrupt may have come before the last thread was started.
-                if thread.ident is not None:
-                    thread.join()
+            for end in ends:
+                end.wait(ANSWER_SECONDS)
             raise
         if self._failure is not None:
             raise self._failure
 
-    def _join(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait a moment for the threads."""
-        ends_at = time.monotonic() + POLL_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, ends_at - time.monotonic()))
+    def _wait(self, ends: Sequence[threading.Event]) -> None:
+        """Wait a moment for the ends of the threads.
 
-    def _ask_in_turn(self) -> None:
-        """Ask one request after the other, until none is left or one failed."""
+        Python 3.11 takes a thread for ended if an interrupt comes while it is joined.
+        """
+        stops_at = time.monotonic() + POLL_SECONDS
+        for end in ends:
+            end.wait(max(0.0, stops_at - time.monotonic()))
+
+    def _ask_in_turn(self, end: threading.Event) -> None:
+        """Ask one request after the other, until none is left or one failed.
+
+        Parameters
+        ----------
+        end
+            It is set at the end of the thread.
+        """
         try:
             while True:
                 with self._lock:
@@ -141,6 +152,8 @@ class _Asking:
                 # The first failure counts; it stops the pauses of other threads.
                 self._failure = self._failure or error
             self._server.stop()
+        finally:
+            end.set()
 
     def _check_name(self, name: str) -> None:
         """Refuse an answer by another name than those before.
