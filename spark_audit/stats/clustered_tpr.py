@@ -62,8 +62,8 @@ def tpr_estimate(
 ) -> Estimate:
     """Return the TPR at a budget of false positives, with its interval.
 
-    It is averaged over tasks. The status is ``not_resolvable`` if the budget allows no
-    false positive in some task.
+    It is averaged over tasks. It is missing if some task has too few held-out clusters
+    for the budget (:func:`why_unresolved`).
 
     Parameters
     ----------
@@ -83,6 +83,9 @@ def tpr_estimate(
     threshold. With few members above the threshold, it is widened to contain the exact
     interval of the rate at the given threshold.
     """
+    if reason := why_unresolved(design, budget):
+        return design.missing(reason)
+
     try:
         rates = tpr_by_task(design, scores, budget)
         if not rates:
@@ -104,23 +107,85 @@ def tpr_estimate(
     is_above = np.asarray(scores) > thresholds[design.task]  # (n,)
     estimate = _widened_for_few(design, is_above, estimate)
 
-    return _with_status_and_notes(estimate, rates)
+    return _with_notes(estimate, rates)
 
 
-def _with_status_and_notes(estimate: Estimate, rates: Sequence[Tpr]) -> Estimate:
-    """Return the estimate with its status, the achieved rate, and one task's note.
+def why_unresolved(design: Design, budget: float) -> str:
+    """Return why the rows cannot resolve a budget of false positives; empty: they can.
+
+    Parameters
+    ----------
+    design
+        Members, clusters and tasks of ``n`` rows.
+    budget
+        Budget of false positives, a share.
+
+    Notes
+    -----
+    A threshold is set by the largest scores of non-members. It has a false positive
+    rate of at most the budget only if at least one of ``n`` independent non-members may
+    exceed it, which is so from ``n = 1 / budget`` on. With fewer, the threshold is the
+    largest score of all, and the budget decides nothing: any smaller budget has the
+    same threshold. Rows of a cluster are not independent, so clusters count, and
+    unequal ones as :func:`effective_clusters` says. Each task has its own threshold, so
+    each needs as many.
+
+    Examples
+    --------
+    99 non-members, each a cluster, resolve 5% and not 1%:
+
+    >>> design = Design.of([True] * 10 + [False] * 99, range(109))
+    >>> why_unresolved(design, 0.05)
+    ''
+    >>> why_unresolved(design, 0.01)
+    'an FPR of 1% needs 100 held-out clusters of equal size per task, there are 99'
+    """
+    n_by_side = effective_clusters(design)  # (T, 2)
+    n_others = n_by_side[n_by_side.any(axis=1), 1]  # of tasks with a row
+    fewest = int(n_others.min()) if len(n_others) else 0
+    # The tolerance is for rounding, as in allowed(): 1 / (1 / 49) is 49.00000000000001.
+    n_needed = int(np.ceil(1 / budget - 1e-9))
+    if fewest >= n_needed:
+        return ""
+    return (
+        f"an FPR of {100 * budget:g}% needs {n_needed} held-out clusters of equal size "
+        f"per task, there are {fewest}"
+    )
+
+
+def effective_clusters(design: Design) -> np.ndarray:
+    """Return how many clusters of equal size each side of each task is worth.
+
+    That is Kish's effective number of clusters with ``n`` rows each,
+    ``(sum n)^2 / sum n^2``, rounded down.
+
+    Returns
+    -------
+    Shape ``(T, 2)``, whole numbers: members, then non-members.
+
+    Examples
+    --------
+    A member of each of two clusters, and non-members of a large and a small one:
+
+    >>> design = Design.of([1, 1, 0, 0, 0, 0], [0, 1, 2, 2, 2, 3])
+    >>> effective_clusters(design).tolist()
+    [[2, 1]]
+    """
+    n_rows = design.rows_by_side  # (C, 2 T)
+    squares = np.maximum((n_rows**2).sum(axis=0), 1)
+    n_effective = np.floor(n_rows.sum(axis=0) ** 2 / squares + 1e-9)  # (2 T,)
+    return np.asarray(n_effective.astype(np.int64).reshape(-1, 2))
+
+
+def _with_notes(estimate: Estimate, rates: Sequence[Tpr]) -> Estimate:
+    """Return the estimate with the achieved rate, and one task's note.
 
     ``rates``: the TPR of each task.
     """
     achieved = np.mean([tpr.fpr for tpr in rates])
     estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
 
-    # One note is enough; that of an unresolved task goes first.
-    unresolved = [tpr for tpr in rates if not tpr.resolvable]
-    if unresolved:
-        estimate = replace(estimate, status="not_resolvable")
-        return estimate.noting(unresolved[0].note)
-
+    # One note is enough.
     notes = [tpr.note for tpr in rates if tpr.note]
     if notes:
         estimate = estimate.noting(notes[0])
@@ -162,8 +227,8 @@ def chance(design: Design, budget: float, *, seed: int, draws: int = 20000) -> B
     """Return the TPR of a random score at a budget, averaged over tasks.
 
     For one task it is exact (:func:`chance_band`), else it comes from ``draws``
-    independent draws for each task. The rows of a side count as the effective number of
-    its clusters, ``(sum n)^2 / sum n^2``, rounded down.
+    independent draws for each task. The rows of a side count as
+    :func:`effective_clusters`.
 
     Examples
     --------
@@ -173,12 +238,8 @@ def chance(design: Design, budget: float, *, seed: int, draws: int = 20000) -> B
     >>> chance(design, 0.1, seed=0)
     Band(mean=0.1, low=0.0, high=0.3)
     """
-    n_rows = design.rows_by_side  # (C, 2 T)
-    squares = np.maximum((n_rows**2).sum(axis=0), 1)
-    n_effective = np.floor(n_rows.sum(axis=0) ** 2 / squares + 1e-9)  # (2 T,)
-
     # Members and non-members of each task.
-    sizes = n_effective.astype(np.int64).reshape(-1, 2).tolist()
+    sizes = effective_clusters(design).tolist()
     if len(sizes) == 1:
         n_members, n_others = sizes[0]
         return chance_band(n_members, n_others, budget)

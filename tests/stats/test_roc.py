@@ -337,7 +337,7 @@ def tpr(design: Design, scores: np.ndarray, fpr: float, **options: Any) -> Any:
     return tpr_estimate(design, scores, fpr, replicates=replicates)
 
 
-def test_a_rate_at_a_budget_has_an_interval_or_is_not_resolvable():
+def test_a_rate_at_a_budget_has_an_interval():
     design, scores = clustered(9, sides=(120, 110), shift=1.0)
     estimate = tpr(design, scores, 0.1)
     x, y = split(design.member, scores)
@@ -346,13 +346,56 @@ def test_a_rate_at_a_budget_has_an_interval_or_is_not_resolvable():
     assert estimate.low < estimate.value < estimate.high  # type: ignore[operator]
     assert (estimate.interval, estimate.status) == ("percentile", "ok")
     assert f"achieved FPR {plain.fpr:.4g}" in estimate.note
-    coarse = tpr(design, scores, 0.01)
-    assert coarse.status == "ok"
-    assert "coarse" in coarse.note
-    none = tpr(design, scores, 0.001)
-    assert none.status == "not_resolvable"
-    assert none.value is not None
-    assert "needs 1000 non-members" in none.note
+
+
+@pytest.mark.parametrize(
+    ("rows_per_cluster", "needed", "fpr", "is_told"),
+    [
+        (1, 100, 0.01, True),
+        (1, 99, 0.01, False),
+        (5, 100, 0.01, True),
+        (5, 99, 0.01, False),
+        (1, 20, 0.05, True),
+        (2, 999, 0.001, False),
+    ],
+)
+def test_a_rate_needs_a_held_out_cluster_that_may_exceed_the_threshold(
+    rows_per_cluster, needed, fpr, is_told
+):
+    """Rows of one source stand or fall together, so that they count as one."""
+    n_clusters = 30 + needed
+    cluster = np.repeat(np.arange(n_clusters), rows_per_cluster)
+    design = Design.of(cluster < 30, cluster)
+    scores = np.random.default_rng(0).normal(size=len(cluster))
+    estimate = tpr(design, scores, fpr, replicates=20)
+    assert (estimate.value is not None) == is_told
+    if is_told:
+        assert "coarse" in estimate.note
+    else:
+        assert estimate.status == "not_estimable"
+        # It says from how many on it would be, and how many there are.
+        assert f"needs {round(1 / fpr)} " in estimate.note
+        assert estimate.note.endswith(f" {needed}")
+
+
+def test_a_large_source_resolves_no_small_rate():
+    """Of 300 held-out clusters one has most rows: it decides the threshold alone."""
+    cluster = np.r_[np.arange(330), np.full(2000, 329)]
+    design = Design.of(cluster < 30, cluster)
+    scores = np.random.default_rng(0).normal(size=len(cluster))
+    assert tpr(design, scores, 0.01, replicates=20).value is None
+    even = design.take(np.arange(330))
+    assert tpr(even, scores[:330], 0.01, replicates=20).value is not None
+
+
+def test_every_task_must_resolve_a_rate():
+    task = np.repeat([0, 1], [180, 100])
+    rows = np.arange(280)
+    member = (rows % 180) < 60
+    design = Design.of(member, rows, task)
+    scores = np.random.default_rng(0).normal(size=280)
+    assert tpr(design, scores, 0.01, replicates=20).value is None
+    assert tpr(design.take(rows[:180]), scores[:180], 0.01).value is not None
 
 
 def test_a_rate_of_zero_has_an_interval():

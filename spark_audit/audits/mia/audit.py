@@ -63,7 +63,7 @@ from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value, render
-from spark_audit.stats.clustered_tpr import tpr_by_task
+from spark_audit.stats.clustered_tpr import effective_clusters, tpr_by_task
 from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.power import NOT_DETECTED
 
@@ -542,9 +542,10 @@ def curve_table(
 ) -> Iterator[TableRecord]:
     """Yield points of the ROC curves, with the band of a random score.
 
-    The smallest budget of false positives is one non-member of the smallest task, the
-    largest is :data:`MAX_FPR_OF_CURVE`; points are evenly spaced on a logarithmic
-    scale. A rate is the mean over tasks, as in the rows.
+    The smallest budget of false positives is one held-out cluster of the task with the
+    fewest, which is the smallest that the rows resolve; the largest is
+    :data:`MAX_FPR_OF_CURVE`. Points are evenly spaced on a logarithmic scale. A rate is
+    the mean over tasks, as in the rows.
 
     Yields
     ------
@@ -556,9 +557,9 @@ def curve_table(
             continue
 
         scored, (values,) = pooled.scored_examples((name, attack))
-        n_others = [len(others) for _, others in scored.design.tasks]
-        fewest_others = min(n_others, default=0)
-        # A single non-member allows no budget below 1.
+        n_others = effective_clusters(scored.design)[:, 1]  # (tasks,)
+        fewest_others = int(n_others.min()) if len(n_others) else 0
+        # A single cluster of non-members allows no budget below 1.
         if fewest_others < 2:
             continue
 

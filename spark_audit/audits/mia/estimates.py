@@ -423,9 +423,8 @@ class MembershipGroup:
             yield ScoreDifference(
                 metric, estimate.with_deciding_interval(paper=self.context.paper), p
             )
-            if estimate.value is None:
-                # The AUC is the first metric; without its difference there is none of
-                # rates.
+            if metric == "auc" and estimate.value is None:
+                # Without a difference of AUCs there is none of rates.
                 return
 
 
@@ -528,18 +527,19 @@ def _rate_difference(
     replicates
         The difference in each resample, shape ``(replicates,)``.
     """
+    # Without a rate of either score there is no difference.
+    if reason := clustered_tpr.why_unresolved(scored.design, fpr):
+        return scored.design.missing(reason)
+
     first_values, second_values = both_values
     first = clustered_tpr.tpr_by_task(scored.design, first_values, fpr)
     second = clustered_tpr.tpr_by_task(scored.design, second_values, fpr)
-    # A rate is resolvable if the tasks have enough non-members for the budget.
-    is_resolvable = all(tpr.resolvable for tpr in [*first, *second])
     first_rate = float(np.mean([tpr.value for tpr in first]))
     second_rate = float(np.mean([tpr.value for tpr in second]))
     estimate = Estimate(
         first_rate - second_rate,
         n=len(scored.example_indices),
         clusters=scored.design.n_clusters,
-        status="ok" if is_resolvable else "not_resolvable",
     )
 
     low, high = percentile_interval(replicates)

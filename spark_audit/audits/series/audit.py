@@ -381,7 +381,7 @@ def _attack_row(group: MembershipGroup, name: str, attack: str, metric: str) -> 
     """Return the AUC or TPR of an attack; a rate has chance as its null value."""
     estimate = group.estimate(name, attack, metric)
     chance: Mapping[str, float] = {}
-    if metric != "auc":
+    if metric != "auc" and estimate.value is not None:
         chance = group.chance(name, attack, STAGE_FPRS[metric])
     return SeriesAttack.row(
         estimate,
