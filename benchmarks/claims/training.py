@@ -125,8 +125,16 @@ def train_run(
     folder: Path,
     options: TrainingOptions,
     run: Run,
+    *,
+    first_phase_of: Path | None = None,
 ) -> bool:
-    """Train a run; whether there was anything left to train."""
+    """Train a run; whether there was anything left to train.
+
+    Parameters
+    ----------
+    first_phase_of
+        Folder of a run whose first task is taken, if this run would learn it the same.
+    """
     from spark_audit.checkpoints.untrusted import quiet
 
     with quiet():
@@ -148,6 +156,7 @@ def train_run(
         gradient_checkpointing=options.gradient_checkpointing,
         lora_targets=options.lora_targets,
         loading=StudentLoading(device=options.device, dtype=options.dtype),
+        first_phase_of=first_phase_of,
     )
     began = time.monotonic()
     with _products(tf32=options.tf32):
