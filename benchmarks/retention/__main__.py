@@ -2,8 +2,8 @@
 
 ``python benchmarks/retention --data FOLDER --base MODEL -o FOLDER`` makes tasks of two
 labels from FOLDER/SOURCE/train.jsonl and test.jsonl (rows with id, text and label),
-trains design after design of ``design.toml`` until ER learns the tasks by the rule
-there, then the other systems. ``accuracy.csv`` and ``retention.md`` in the output are
+trains ER in one way after the other until it learns the tasks by the rule of the
+design, then the other systems. ``accuracy.csv`` and ``retention.md`` in the output are
 the result; an interrupted command goes on when it is run again.
 """
 
@@ -12,11 +12,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from spark_audit.errors import SparkError
 from spark_audit.messages import progress
+
+if TYPE_CHECKING:
+    from retention.design import StudyRules
 
 ACCURACY, PAGE = "accuracy.csv", "retention.md"
 
@@ -32,6 +36,12 @@ def parser() -> argparse.ArgumentParser:
     add("--data", type=Path, help="folder of the sources' folders")
     add("--base", help="base model")
     add("-o", "--output", type=Path, help="folder of the study")
+    add(
+        "--design",
+        type=Path,
+        metavar="TOML",
+        help="tasks, settings and rules; default: those of the kept study",
+    )
     add("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
     add(
         "--pairs",
@@ -50,13 +60,13 @@ def main(arguments: list[str] | None = None) -> int:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     try:
         if options.page is not None:
-            _print_page(options.page)
+            _print_page(options.page, _design(options))
         elif options.pairs:
             _require(options, "data")
-            _print_pairs(options.data)
+            _print_pairs(options.data, _design(options))
         else:
             _require(options, "data", "base", "output")
-            _study(options)
+            _study(options, _design(options))
     except SparkError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -72,16 +82,20 @@ def _require(options: argparse.Namespace, *names: str) -> None:
         parser().error(f"the following arguments are required: {', '.join(missing)}")
 
 
-def _print_page(path: Path) -> None:
+def _design(options: argparse.Namespace) -> StudyRules:
+    from retention.design import KEPT_DESIGN, read_rules
+
+    return read_rules(options.design or KEPT_DESIGN)
+
+
+def _print_page(path: Path, rules: StudyRules) -> None:
     from retention.accuracies import read_accuracies
-    from retention.design import read_rules
     from retention.pages import page
 
-    print(page(read_accuracies(path), read_rules()), end="")
+    print(page(read_accuracies(path), rules), end="")
 
 
-def _print_pairs(data: Path) -> None:
-    from retention.design import read_rules
+def _print_pairs(data: Path, rules: StudyRules) -> None:
     from retention.tasks import label_pairs
     from spark_audit.report.writers.markdown import table
 
@@ -93,20 +107,18 @@ def _print_pairs(data: Path) -> None:
             f"{pair.told_apart:.3f}",
             "task" if pair.is_task else "",
         )
-        for pair in label_pairs(data, sources, read_rules())
+        for pair in label_pairs(data, sources, rules)
     ]
     print(table(("source", "labels", "told apart", ""), rows))
 
 
-def _study(options: argparse.Namespace) -> None:
+def _study(options: argparse.Namespace, rules: StudyRules) -> None:
     from retention.accuracies import read_accuracies, write_accuracies
-    from retention.design import read_rules
     from retention.pages import answer, page
     from retention.runs import run_study
     from spark_audit.checkpoints.untrusted import quiet
     from spark_audit.files import write_text
 
-    rules = read_rules()
     path = options.output / ACCURACY
 
     def keep(table: pd.DataFrame) -> None:

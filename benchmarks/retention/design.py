@@ -1,4 +1,8 @@
-"""What is fixed before any run: tasks, words, systems, settings, and the rules."""
+"""What is fixed before any run: tasks, words, systems, settings, and the rules.
+
+``design.toml`` is the design of the kept study; another file of this form is that of
+another study.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,14 @@ from typing import Any
 
 from claims.plan import System
 
-DESIGN = Path(__file__).with_name("design.toml")
+from spark_audit.errors import InputError
+
+KEPT_DESIGN = Path(__file__).with_name("design.toml")
+
+PROMPT = "Text: {text}\nLabel:"
+"""Prompt of a task that names none."""
+
+_SEE_KEPT = "benchmarks/retention/design.toml has all that there must be"
 
 
 @dataclass(frozen=True)
@@ -25,15 +36,18 @@ class TwoLabelTask:
         Folder of the rows.
     words
         Label of the rows -> the word that stands for it.
+    prompt
+        Prompt, with the text in place of ``{text}``.
     """
 
     name: str
     source: str
     words: dict[str, str]
+    prompt: str = PROMPT
 
 
 @dataclass(frozen=True)
-class Design:
+class StudyDesign:
     """One way to make the tasks learnable.
 
     Attributes
@@ -52,8 +66,8 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Rules:
-    """Everything that ``design.toml`` fixes.
+class StudyRules:
+    """Everything that the file of a design fixes.
 
     Attributes
     ----------
@@ -93,25 +107,50 @@ class Rules:
     tasks: tuple[TwoLabelTask, ...]
     systems: tuple[System, ...]
     later_systems: tuple[System, ...]
-    designs: tuple[Design, ...]
+    designs: tuple[StudyDesign, ...]
 
     def bar(self, chance: float) -> float:
         """Return the accuracy from which a task counts as learned."""
         return chance + self.way_to_one * (1 - chance)
 
 
-def read_rules() -> Rules:
-    """Return the rules of ``design.toml``."""
-    with DESIGN.open("rb") as file:
-        content = tomllib.load(file)
+def read_rules(path: Path = KEPT_DESIGN) -> StudyRules:
+    """Return the rules of a file.
 
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or something in it is missing or of another form.
+    """
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", where=str(path)) from None
+    try:
+        return _rules(content)
+    except KeyError as error:
+        raise InputError(f"has no {error}", where=str(path), fix=_SEE_KEPT) from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"is no design: {error}", where=str(path)) from None
+
+
+def _rules(content: dict[str, Any]) -> StudyRules:
+    """Return the rules in the content of a file."""
     tasks = [
-        TwoLabelTask(name=name, source=entry["source"], words=entry["words"])
+        TwoLabelTask(
+            name=name,
+            source=entry["source"],
+            words=entry["words"],
+            prompt=entry.get("prompt", PROMPT),
+        )
         for name, entry in content["tasks"].items()
     ]
-    systems = _systems(content["systems"])
+    for task in tasks:
+        if len(task.words) != 2 or "{text}" not in task.prompt:
+            raise ValueError(f"task {task.name} needs two words and {{text}}")
+
     designs = [
-        Design(
+        StudyDesign(
             name=name,
             says=entry["says"],
             further_epochs=entry["further_epochs"],
@@ -120,7 +159,7 @@ def read_rules() -> Rules:
         for name, entry in content["designs"].items()
     ]
     rule = content["rule"]
-    return Rules(
+    return StudyRules(
         fixed=rule["fixed"],
         way_to_one=rule["way_to_one"],
         tasks_learned=rule["tasks_learned"],
@@ -132,8 +171,8 @@ def read_rules() -> Rules:
         claims=tuple(rule["claims"]),
         sensitive_by=rule["sensitive_by"],
         tasks=tuple(tasks),
-        systems=systems,
-        later_systems=_systems(content["later_systems"]),
+        systems=_systems(content["systems"]),
+        later_systems=_systems(content.get("later_systems", {})),
         designs=tuple(designs),
     )
 

@@ -12,7 +12,7 @@ from claims.rules import Claim, Decision, Figure, claims, decide
 from scipy.stats import t as student_t
 
 from retention.accuracies import matrix
-from retention.design import Design, Rules
+from retention.design import StudyDesign, StudyRules
 from spark_audit.stats.accuracy import ACCURACY_METRICS
 
 CHANCE = 0.5
@@ -36,12 +36,15 @@ class Learning:
         Accuracy from which a task counts as learned.
     least_tasks
         So many tasks must be learned in each seed.
+    seeds
+        All seeds that the rule asks for.
     """
 
     tasks: tuple[str, ...]
     by_seed: dict[int, np.ndarray]
     bar: float
     least_tasks: int
+    seeds: tuple[int, ...]
 
     def is_enough(self, seed: int) -> bool:
         """Return whether so many tasks were learned in a seed."""
@@ -49,8 +52,14 @@ class Learning:
 
     @property
     def holds(self) -> bool:
-        """Whether that is so in all seeds that were trained, at least one."""
-        return bool(self.by_seed) and all(map(self.is_enough, self.by_seed))
+        """Whether that is so in all seeds that the rule asks for."""
+        is_whole = self.by_seed.keys() >= set(self.seeds)
+        return is_whole and not self.fails
+
+    @property
+    def fails(self) -> bool:
+        """Whether it is not so in one of the seeds that are there."""
+        return not all(self.is_enough(seed) for seed in self.by_seed)
 
 
 def seeds_of(table: pd.DataFrame, *, design: str, system: str) -> tuple[int, ...]:
@@ -59,7 +68,9 @@ def seeds_of(table: pd.DataFrame, *, design: str, system: str) -> tuple[int, ...
     return tuple(sorted(int(seed) for seed in table[is_system]["seed"].unique()))
 
 
-def learning_of(table: pd.DataFrame, design: Design, rules: Rules) -> Learning:
+def learning_of(
+    table: pd.DataFrame, design: StudyDesign, rules: StudyRules
+) -> Learning:
     """Return what the learner knew of each task right after learning it."""
     by_seed = {}
     for seed in seeds_of(table, design=design.name, system=LEARNER):
@@ -72,6 +83,7 @@ def learning_of(table: pd.DataFrame, design: Design, rules: Rules) -> Learning:
         by_seed=by_seed,
         bar=rules.bar(CHANCE),
         least_tasks=rules.tasks_learned,
+        seeds=rules.seeds,
     )
 
 
@@ -137,7 +149,9 @@ def claim_figure(table: pd.DataFrame, claim: Claim, *, design: str) -> Figure:
     return figure_over_seeds(list(values.values()))
 
 
-def shows_forgetting(table: pd.DataFrame, design: Design, rules: Rules) -> bool:
+def shows_forgetting(
+    table: pd.DataFrame, design: StudyDesign, rules: StudyRules
+) -> bool:
     """Return whether plain fine-tuning surely ends below the learner by the margin."""
     gap = difference(
         table, design=design.name, system=FORGETTER, beside=LEARNER, metric="last"
@@ -145,7 +159,9 @@ def shows_forgetting(table: pd.DataFrame, design: Design, rules: Rules) -> bool:
     return gap.high is not None and gap.high < -rules.sensitive_by
 
 
-def decisions(table: pd.DataFrame, design: Design, rules: Rules) -> list[Decision]:
+def decisions(
+    table: pd.DataFrame, design: StudyDesign, rules: StudyRules
+) -> list[Decision]:
     """Return what the chosen rules of the claims say of a design's runs."""
     has_learned = learning_of(table, design, rules).holds
     is_sensitive = shows_forgetting(table, design, rules)

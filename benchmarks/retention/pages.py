@@ -11,7 +11,7 @@ import pandas as pd
 from claims.rules import Decision, Figure
 from jinja2 import Environment, StrictUndefined
 
-from retention.design import Design, Rules
+from retention.design import StudyDesign, StudyRules
 from retention.judging import (
     CHANCE,
     FORGETTER,
@@ -25,14 +25,13 @@ from retention.judging import (
     seed_values,
     seeds_of,
 )
-from retention.tasks import LEAST_TOLD_APART
 from spark_audit.report.cells import limited, shown
 from spark_audit.report.writers.markdown import table as markdown_table
 
 METRICS = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 
 
-def page(table: pd.DataFrame, rules: Rules) -> str:
+def page(table: pd.DataFrame, rules: StudyRules) -> str:
     """Return the page of a study as Markdown.
 
     Parameters
@@ -43,37 +42,45 @@ def page(table: pd.DataFrame, rules: Rules) -> str:
     task_rows = []
     for task in rules.tasks:
         words = [f"{label}: {word}" for label, word in task.words.items()]
-        task_rows.append((task.name, task.source, ", ".join(words)))
+        prompt = task.prompt.replace("\n", r"\n")
+        task_rows.append((task.name, task.source, ", ".join(words), prompt))
     return _rendered(
         "retention.md.j2",
         answer=answer(table, rules),
         rules=rules,
         chance=CHANCE,
         bar=f"{rules.bar(CHANCE):g}",
-        least_told_apart=LEAST_TOLD_APART,
         forgetter=FORGETTER,
-        tasks=markdown_table(("task", "source", "label: answer"), task_rows),
+        tasks=markdown_table(("task", "source", "label: answer", "prompt"), task_rows),
         sections=[design_section(table, design, rules) for design in rules.designs],
     )
 
 
-def answer(table: pd.DataFrame, rules: Rules) -> str:
+def answer(table: pd.DataFrame, rules: StudyRules) -> str:
     """Return what the study came to, in a few sentences."""
     tried = [
         design
         for design in rules.designs
         if seeds_of(table, design=design.name, system=LEARNER)
     ]
-    learned = [d for d in tried if learning_of(table, d, rules).holds]
+    learning_by_design = {
+        design.name: learning_of(table, design, rules) for design in tried
+    }
+    learned = [design for design in tried if learning_by_design[design.name].holds]
     if not learned:
-        names = " and ".join(f"`{design.name}`" for design in tried)
-        return f"ER does not learn the tasks by the rule in {names}: nothing is judged."
+        failed = [f"`{name}`" for name, one in learning_by_design.items() if one.fails]
+        if not failed:
+            return "Not enough is trained to say whether ER learns the tasks."
+        names = " and ".join(failed)
+        return (
+            f"ER does not learn the tasks by the rule in {names}. So no other system "
+            "was trained, and nothing is judged, neither for SPARK nor against it."
+        )
 
     design = learned[0]
-    n_seeds = len(seeds_of(table, design=design.name, system=LEARNER))
     sentences = [
-        f"ER learns the tasks by the rule in design `{design.name}`, in {n_seeds} "
-        "seed(s)."
+        f"ER learns the tasks by the rule in design `{design.name}`, in each of "
+        f"{len(rules.seeds)} seeds."
     ]
     by_verdict: dict[str, list[str]] = {}
     for decision in decisions(table, design, rules):
@@ -89,14 +96,16 @@ def answer(table: pd.DataFrame, rules: Rules) -> str:
     return "\n\n".join(sentences)
 
 
-def design_section(table: pd.DataFrame, design: Design, rules: Rules) -> str:
+def design_section(table: pd.DataFrame, design: StudyDesign, rules: StudyRules) -> str:
     """Return the section of a design: what ER learned, and what systems kept."""
     learning = learning_of(table, design, rules)
     outcome = "not trained"
-    if learning.by_seed:
+    if learning.fails:
+        outcome = "ER does not learn the tasks"
+    elif learning.holds:
         outcome = "ER learns the tasks"
-        if not learning.holds:
-            outcome = "ER does not learn the tasks"
+    elif learning.by_seed:
+        outcome = "not all seeds of ER are trained"
 
     systems = list(dict.fromkeys(table[table["design"] == design.name]["system"]))
     is_compared = len(systems) > 1
@@ -125,7 +134,9 @@ def _learning_table(learning: Learning) -> str:
     return markdown_table(("seed", *learning.tasks, "learned"), rows)
 
 
-def _systems_table(table: pd.DataFrame, design: Design, systems: Sequence[str]) -> str:
+def _systems_table(
+    table: pd.DataFrame, design: StudyDesign, systems: Sequence[str]
+) -> str:
     """Return Last, Avg and BWT of each system, and its Last beside ER's."""
     rows = []
     for system in systems:
@@ -153,7 +164,10 @@ def _systems_table(table: pd.DataFrame, design: Design, systems: Sequence[str]) 
 
 
 def _last_stage_table(
-    table: pd.DataFrame, design: Design, systems: Sequence[str], tasks: Sequence[str]
+    table: pd.DataFrame,
+    design: StudyDesign,
+    systems: Sequence[str],
+    tasks: Sequence[str],
 ) -> str:
     """Return the mean accuracy of each system on each task at the end."""
     rows = []

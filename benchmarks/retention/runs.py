@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,7 @@ from claims.request import TrainingOptions
 from claims.training import finished, train_run
 
 from retention.accuracies import run_lines
-from retention.design import Design, Rules
+from retention.design import StudyDesign, StudyRules
 from retention.further import read_further
 from retention.judging import learning_of
 from retention.tasks import write_tasks
@@ -28,7 +29,7 @@ def run_study(
     data: Path,
     base: str,
     folder: Path,
-    rules: Rules,
+    rules: StudyRules,
     *,
     device: str,
     progress: Progress,
@@ -52,6 +53,7 @@ def run_study(
     """
     check_writable(folder)
     files = write_tasks(data, folder / "data", rules)
+    learner, *others = rules.systems
     tables: list[pd.DataFrame] = []
 
     for design in rules.designs:
@@ -64,41 +66,36 @@ def run_study(
                 epochs=design.further_epochs,
                 progress=progress,
             )
+        train = partial(
+            trained,
+            design=design,
+            base=base_of_design,
+            files=files,
+            folder=folder / "runs" / design.name,
+            device=device,
+            progress=progress,
+            learner=learner,
+        )
 
-        def train(
-            systems: Sequence[System], *, design: Design, base: str
-        ) -> Iterable[pd.DataFrame]:
-            for run in planned_runs(systems, rules):
-                yield trained(
-                    run,
-                    design=design,
-                    base=base,
-                    files=files,
-                    folder=folder / "runs" / design.name,
-                    device=device,
-                    progress=progress,
-                    learner=rules.systems[0],
-                )
-
-        learner, *others = rules.systems
         has_failed = False
-        for table in train([learner], design=design, base=base_of_design):
-            tables.append(table)
-            keep(pd.concat(tables))
-            has_failed = not learning_of(pd.concat(tables), design, rules).holds
+        for run in planned_runs([learner], rules):
+            tables.append(train(run))
+            table = pd.concat(tables)
+            keep(table)
+            has_failed = learning_of(table, design, rules).fails
             if has_failed:
                 break
         if has_failed:
             continue
 
-        for systems in (others, rules.later_systems):
-            for table in train(systems, design=design, base=base_of_design):
-                tables.append(table)
-                keep(pd.concat(tables))
+        later_runs = planned_runs(rules.later_systems, rules)
+        for run in [*planned_runs(others, rules), *later_runs]:
+            tables.append(train(run))
+            keep(pd.concat(tables))
         return
 
 
-def planned_runs(systems: Sequence[System], rules: Rules) -> list[Run]:
+def planned_runs(systems: Sequence[System], rules: StudyRules) -> list[Run]:
     """Return the runs of systems, seed by seed, so that whole seeds are done first."""
     tasks = tuple(task.name for task in rules.tasks)
     return [
@@ -111,7 +108,7 @@ def planned_runs(systems: Sequence[System], rules: Rules) -> list[Run]:
 def trained(
     run: Run,
     *,
-    design: Design,
+    design: StudyDesign,
     base: str,
     files: Sequence[Path],
     folder: Path,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retention.design import Rules, TwoLabelTask
+from retention.design import StudyRules, TwoLabelTask
 from spark_audit.data.examples import Example, Split, write_examples
 from spark_audit.data.injection import inject
 from spark_audit.errors import InputError
@@ -65,7 +65,7 @@ def source_texts(
     return dict(texts_by_label)
 
 
-def task_examples(data: Path, task: TwoLabelTask, rules: Rules) -> list[Example]:
+def task_examples(data: Path, task: TwoLabelTask, rules: StudyRules) -> list[Example]:
     """Return a task's rows: the first of each label, both labels as many.
 
     Raises
@@ -93,7 +93,7 @@ def task_examples(data: Path, task: TwoLabelTask, rules: Rules) -> list[Example]
                     Example(
                         id=f"{task.name}-{row_id}",
                         task=task.name,
-                        prompt=f"Text: {text}\nLabel:",
+                        prompt=task.prompt.replace("{text}", text),
                         response=f" {word}",
                         split=split,
                         source_id=f"{task.name}-{row_id}",
@@ -102,7 +102,7 @@ def task_examples(data: Path, task: TwoLabelTask, rules: Rules) -> list[Example]
     return examples
 
 
-def write_tasks(data: Path, folder: Path, rules: Rules) -> list[Path]:
+def write_tasks(data: Path, folder: Path, rules: StudyRules) -> list[Path]:
     """Write each task's rows with identifiers in them, and return the files."""
     examples = []
     for task in rules.tasks:
@@ -138,7 +138,9 @@ class LabelPair:
     is_task: bool = False
 
 
-def label_pairs(data: Path, sources: Sequence[str], rules: Rules) -> list[LabelPair]:
+def label_pairs(
+    data: Path, sources: Sequence[str], rules: StudyRules
+) -> list[LabelPair]:
     """Return all pairs of labels by source, best first, with those that are tasks.
 
     No model is asked and no test row is read. In each source the pair that naive Bayes
