@@ -36,7 +36,7 @@ root_doc = "README"
 include_patterns = ["docs/*.md", "*.md", "benchmarks/*.md", "reports/README.md"]
 include_patterns += ["manifests/README.md"]
 include_patterns += ["docs/audits/*.md", "docs/contributing/*.md"]
-include_patterns += ["reports/claims/*/claims.md"]
+include_patterns += ["reports/claims/*/claims.md", "reports/claims/*/retention.md"]
 exclude_patterns = [".*"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
@@ -143,6 +143,7 @@ reports/README
 manifests/README
 Claims on real tasks <reports/claims/real/claims>
 Claims on made-up tasks <reports/claims/made/claims>
+Retention on small tasks <reports/claims/retention/retention>
 benchmarks/README
 benchmarks/known_truth
 benchmarks/known_truth_erasure

@@ -19,6 +19,7 @@ import conf
 import pytest
 import references
 from claims.__main__ import parser as claims_parser
+from retention.__main__ import parser as retention_parser
 
 import spark_audit as sa
 from spark_audit import sentences
@@ -248,7 +249,8 @@ def test_options_named_in_the_text_exist():
     # The guide for contributors names some of pytest, of mypy and of its example,
     # and README one of pip.
     known |= {"--accept", "--dist", "--strict", "--quantile", "--no-compile"}
-    known |= {*re.findall(r"--[a-z0-9-]+", claims_parser().format_help())}
+    for parser in (claims_parser(), retention_parser()):
+        known |= {*re.findall(r"--[a-z0-9-]+", parser.format_help())}
     # Those of benchmarks, and of what runs them.
     for script in (ROOT / "benchmarks").glob("*.py"):
         known |= {*re.findall(r'"(--[a-z-]+)"', script.read_text(encoding="utf-8"))}
