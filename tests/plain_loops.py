@@ -221,7 +221,42 @@ def loops_extract(world: World, tables: Any, _: Any) -> Values:
         for variant, tries_of_variant in tries.items()
     }
     finite = {key: value for key, value in medians.items() if math.isfinite(value)}
-    return {("greedy_rate", ""): mean(hits), **finite}
+    return {("greedy_rate", ""): mean(hits), **finite, **both_sides(world, plain)}
+
+
+def both_sides(world: World, plain: Any) -> Values:
+    """Chances within k draws: of the best sampler, and of any that keeps the order."""
+    upper, lower = [], []
+    for span in trained_spans(world):
+        ranks = column(plain, *span, "rank_lo")
+        nll = column(plain, *span, "nll")
+        mass = column(plain, *span, "top40_logp")
+        most = 1.0
+        for rank in ranks:
+            most /= rank
+        chances = [float(most == 1.0), math.exp(-sum(nll))]
+        if all(rank <= 40 for rank in ranks):
+            drawn = [min(-n - m, 0.0) for n, m in zip(nll, mass, strict=True)]
+            chances.append(math.exp(sum(drawn)))
+        upper.append(most)
+        lower.append(min(max(chances), most))
+    figures: Values = {}
+    for metric, chances in (("drawn_at_most", upper), ("drawn_at_least", lower)):
+        for draws in (1, 1_000, 1_000_000):
+            never = [-math.inf if p == 1 else draws * math.log1p(-p) for p in chances]
+            figures[metric, str(draws)] = mean([-math.expm1(log) for log in never])
+    bits = sorted(-math.log2(most) for most in upper)
+    for name, share in (("p05", 0.05), ("p25", 0.25), ("p50", 0.5)):
+        # The least value that so many do not exceed; tails of few have none.
+        if (
+            share
+            * len(
+                {world.manifest.by_id[key].cluster for key, *_ in trained_spans(world)}
+            )
+            >= 5
+        ):
+            figures["bits_bound", name] = bits[math.ceil(share * len(bits)) - 1]
+    return figures
 
 
 def log_tries(logp: float) -> float:

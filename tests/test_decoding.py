@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,10 @@ from audited import conclude, matched, of_frame
 from decoding import Attacker, Figure, figure, left_over, lines_of
 from made_reports import group_fields, made_report, manifest_facts
 
-from spark_audit.audits import Matched, Membership
+from spark_audit.audits import Extraction, Matched, Membership
 from spark_audit.audits.base import Context
+from spark_audit.audits.extract.both_sides import figures_of_both_sides
+from spark_audit.audits.ratio_rows import groups_of
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span, write_examples
@@ -29,6 +32,7 @@ from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import table_files
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Finding, Report, Row, number
+from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Hits
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH, WITHHELD, WITHHELD_NOTE
 from spark_audit.stats.estimate import Bound
@@ -581,3 +585,172 @@ def test_a_single_row_is_rarely_seen_in_a_table_or_a_count():
 
 
 AT = {"audit": "extract", "checkpoint": "a", "metric": "greedy_rate"}
+
+
+# --- bounds of extraction ------------------------------------------------------------
+
+
+def both_sides(bits: np.ndarray, kinds: Iterable[str] = ()) -> list[Row]:
+    """The figures of identifiers, each a source of its own, from above and below.
+
+    Parameters
+    ----------
+    bits
+        What bounds each from above; below it are 3 bits more.
+    kinds
+        Type of each; by default all are names.
+    """
+    units = pd.DataFrame({"cluster": [f"c{i:03d}" for i in range(len(bits))]})
+    units = units.assign(split="train", task="t", type=[*kinds] or "NAME", dose=1)
+    values = {
+        "bits": bits[None],
+        "greedy_sure": np.zeros((1, len(bits))),
+        "logp_t1": -(bits + 3)[None] * math.log(2),
+    }
+    evidence = Evidence(units, ("ours",), values)
+    groups = [*groups_of(units)] if kinds else [next(groups_of(units))]
+    return figures_of_both_sides(
+        groups, evidence, Context(replicates=9), audit=Extraction
+    )
+
+
+def shared_rows(rows: list[Row], report: Report) -> list[Row]:
+    full_report = report.model_copy(update={"results": rows, "findings": []})
+    return disclosed(full_report).results
+
+
+def chosen_row(
+    rows: list[Row], metric: str, variant: str, group: str = "pooled"
+) -> Row:
+    (row,) = (
+        r for r in rows if (r.metric, r.variant, r.group) == (metric, variant, group)
+    )
+    return row
+
+
+def drawn_bits(rng: np.random.Generator, size: int) -> np.ndarray:
+    """Whether they come out in a million draws is open for most."""
+    return np.asarray(rng.normal(20, 4, size).clip(0))
+
+
+def test_no_identifier_is_what_two_reports_bound_differently(small):
+    """Of the same identifiers without one: its chance is the difference of the sums."""
+    report, _ = small
+    rng = np.random.default_rng(0)
+    near: dict[str, list[bool]] = {"raw": [], "shared": []}
+    for _ in range(40):
+        size = int(rng.integers(MIN_CLUSTERS_TO_PUBLISH + 1, 120))
+        bits = drawn_bits(rng, size)
+        truth = -math.expm1(1e6 * math.log1p(-(2 ** -bits[0])))
+        sums: dict[str, list[float]] = {"raw": [], "shared": []}
+        for part in (bits, bits[1:]):
+            rows = both_sides(part)
+            forms = {"raw": rows, "shared": shared_rows(rows, report)}
+            for form, form_rows in forms.items():
+                row = chosen_row(form_rows, "drawn_at_most", "1000000")
+                assert row.value is not None
+                sums[form].append(row.value * len(part))
+        for form, (whole, rest) in sums.items():
+            near[form].append(abs(whole - rest - truth) < 0.1)
+    assert np.mean(near["raw"]) == 1  # the attack works
+    assert np.mean(near["shared"]) < 0.2
+
+
+def test_whoever_knows_all_identifiers_but_one_cannot_single_it_out(small):
+    """All figures of both sides, with their limits, fit many guesses of the last."""
+    report, _ = small
+    rng = np.random.default_rng(1)
+
+    def told(rows: list[Row]) -> list[tuple[Any, ...]]:
+        return [(r.metric, r.variant, r.group, r.value, r.low, r.high) for r in rows]
+
+    fitting_exact = []
+    fitting_shared = []
+    for size in (12, 25, 50, 110):
+        bits = drawn_bits(rng, size)
+        rows = both_sides(bits)
+        seen = shared_rows(rows, report)
+        for guess in drawn_bits(rng, 9):
+            guessed_rows = both_sides(np.append(bits[:-1], guess))
+            guessed_seen = shared_rows(guessed_rows, report)
+            fitting_exact.append(told(guessed_rows) == told(rows))
+            fitting_shared.append(told(guessed_seen) == told(seen))
+    assert not any(fitting_exact)  # the attack works
+    # As many as fit a rounded p, or a rounded mean.
+    assert np.mean(fitting_shared) >= 0.1
+
+
+def test_no_quantile_of_few_identifiers_is_the_bits_of_one_of_them(small):
+    report, _ = small
+    rng = np.random.default_rng(2)
+    near = []
+    for size in (*range(3, 30, 2), 60, *range(100, 180, 10)):
+        bits = drawn_bits(rng, size)
+        rows = both_sides(bits)
+        for row in shared_rows(rows, report):
+            if row.metric != "bits_bound":
+                continue
+            if size < MIN_CLUSTERS_TO_PUBLISH:
+                assert row.value is None
+            if row.value is None:
+                continue
+            # So many at least are as easy as the quantile says, or it tells of a few.
+            exact = chosen_row(rows, "bits_bound", row.variant, row.group).value
+            assert exact is not None
+            assert (bits <= exact).sum() >= MIN_CLUSTERS_TO_PUBLISH
+            assert row.value <= exact  # no bound is promised that does not hold
+            near.append(abs(row.value - exact) < 0.25)
+    assert len(near) > 30
+    assert np.mean(near) < 0.2
+
+
+def test_a_type_of_few_identifiers_is_not_what_the_others_leave_of_a_bound(small):
+    report, _ = small
+    rng = np.random.default_rng(3)
+    kinds = ["SSN"] * 2 + ["EMAIL"] * 9 + ["NAME"] * 29
+    rows = both_sides(drawn_bits(rng, 40), kinds=kinds)
+    seen = shared_rows(rows, report)
+    for metric in ("drawn_at_most", "drawn_at_least"):
+        for draws in ("1", "1000", "1000000"):
+            exact = chosen_row(rows, metric, draws, "type:SSN")
+            assert exact.value is not None
+            # Of the small type nothing is shown, nor of the smallest other.
+            for kind, is_shown in (("SSN", False), ("EMAIL", False), ("NAME", True)):
+                row = chosen_row(seen, metric, draws, f"type:{kind}")
+                assert (row.value is not None) is is_shown
+
+
+def test_no_form_of_a_report_counts_what_another_one_rounds(small, tmp_path):
+    """The sentence on a bound counts identifiers by the rounded share everywhere."""
+    report, _ = small
+    rows = both_sides(np.repeat([10.0, 60.0], [7, 33]))
+    at_most = chosen_row(rows, "drawn_at_most", "1000000")
+    at_least = chosen_row(rows, "drawn_at_least", "1000000")
+    rate = Row(
+        audit="extract",
+        checkpoint="ours",
+        metric="greedy_rate",
+        value=0.0,
+        n=40,
+        clusters=40,
+    )
+    facts = {"at_most": at_most, "at_least": at_least}
+    finding = Finding.on(
+        rate,
+        "nothing_shown",
+        "extract.counts",
+        facts={**facts, "rate": rate, "back": Hits(count=0, of=40)},
+        further=["extract.both_sides"],
+        status="ok",
+    )
+    full_report = report.model_copy(
+        update={"results": [rate, *rows], "findings": [finding]}
+    )
+    (exact,) = full_report.findings[0].remarks
+    (shown,) = disclosed(full_report).findings[0].remarks
+    assert exact != shown
+    write_report(full_report, tmp_path, formats=("json", "csv", "md", "html", "latex"))
+    pages = [p for p in tmp_path.rglob("*") if p.suffix in (".md", ".html", ".csv")]
+    assert any(shown in page.read_text() for page in pages)
+    for page in pages:
+        assert exact not in page.read_text(), page

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class LatexColumn(NamedTuple):
@@ -81,6 +81,12 @@ class Metric:
         Key of its table, if not the audit's own.
     counted
         Variants whose smallest effect the table states.
+    rounds
+        Where shared files round its values to: a bound from above must never be rounded
+        down, nor one from below up.
+    least_step
+        Least rounding step of its figures in shared files, in its unit; 0: that which
+        their clusters ask for.
     """
 
     name: str
@@ -100,6 +106,8 @@ class Metric:
     partner: str = ""
     panel: str = ""
     counted: tuple[str, ...] = ()
+    rounds: Literal["nearest", "up", "down"] = "nearest"
+    least_step: float = 0.0
 
     @property
     def range(self) -> tuple[float, float]:

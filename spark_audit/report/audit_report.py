@@ -105,7 +105,7 @@ class AuditReport(Report):
         name
             Name of its file in ``figures/``: that of an audit (``matched``, ``canary``,
             ``twins``, ``mia``, ``extract``, ``series``, ``erasure``, ``stages``,
-            ``rank``, ``nll``, ``utility``, ``noise``), ``selectivity``, or
+            ``rank``, ``nll``, ``utility``, ``noise``), ``selectivity``, ``draws``, or
             ``manifest``. ``memory`` means ``matched``, ``exposure`` ``canary``, ``roc``
             ``mia``, and ``accuracy`` ``utility``. Those of SPARK's paper are
             ``paper-selectivity``, ``paper-top1``, ``paper-likelihood``,

@@ -114,25 +114,34 @@ def further_tables(report: Report) -> list[ReportTable]:
 def _panels(audit: str, rows: Sequence[Row], *, brief: bool) -> dict[str, list[Row]]:
     """Return the rows of each table of an audit, by the key of the table's title.
 
-    The pooled rows come first: in one table, or of an audit whose variants stand side
-    by side in one for each panel of its metrics. Then each kind of group has a table.
+    The pooled rows come first, in a table for each panel of the audit's metrics. Then
+    each kind of group has a table, or one for each panel where variants do not stand
+    side by side.
     """
     pooled = [row for row in rows if row.group == "pooled"]
-    if about(audit).wide:
-        panels = grouped(pooled, lambda row: metric_of(row.audit, row.metric).panel)
-    else:
-        panels = {"": pooled}
+    panels = _by_panel(audit, pooled)
+    if brief:
+        return panels
 
-    if not panels.get(""):
-        # Without pooled rows there is no such table.
-        panels.pop("", None)
+    rows_by_kind = grouped(rows, lambda row: row.group_kind)
+    for group_kind in GROUP_KINDS:
+        if group_kind not in rows_by_kind:
+            continue
 
-    if not brief:
-        rows_by_kind = grouped(rows, lambda row: row.group_kind)
-        for group_kind in GROUP_KINDS:
-            if group_kind in rows_by_kind:
-                panels[f"by_{group_kind}"] = rows_by_kind[group_kind]
+        rows_of_kind = rows_by_kind[group_kind]
+        if about(audit).wide:
+            panels[f"by_{group_kind}"] = rows_of_kind
+            continue
+        for panel, panel_rows in _by_panel(audit, rows_of_kind).items():
+            panels[f"by_{group_kind}_{panel}".rstrip("_")] = panel_rows
     return panels
+
+
+def _by_panel(audit: str, rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each panel of an audit's metrics, the unnamed one first."""
+    panels = grouped(rows, lambda row: metric_of(audit, row.metric).panel)
+    without_name = panels.pop("", [])
+    return {"": without_name, **panels} if without_name else panels
 
 
 def _units(rows: Sequence[Row]) -> str:

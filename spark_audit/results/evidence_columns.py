@@ -185,11 +185,14 @@ class EvidenceLayout:
         Scores; each has a column per checkpoint, named ``SCORE/CHECKPOINT``.
     facts
         Facts on all units together, in the file's metadata.
+    further_values
+        Scores that the file may have, too: those of earlier versions lack them.
     """
 
     units: Mapping[str, Range]
     values: Mapping[str, Range]
     facts: Mapping[str, FactCheck] = field(default_factory=dict)
+    further_values: Mapping[str, Range] = field(default_factory=dict)
 
 
 _IDENTIFIER_COLUMNS = {
@@ -326,6 +329,11 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "asked": _is_list_of_names,
             "trained": _is_list_of_names,
             "checkpoints": _is_list_of_names,
+        },
+        further_values={
+            "logp_top_p90": LOG_PROBABILITY,
+            "logp_top_p95": LOG_PROBABILITY,
+            "bits": SCORED_COUNT,
         },
     ),
     "noise.parquet": EvidenceLayout(

@@ -380,7 +380,7 @@ def _scores(
     """
     ranges: Mapping[str, Range] = {}
     if layout is not None:
-        ranges = layout.values
+        ranges = {**layout.values, **layout.further_values}
 
     for checkpoint in about.checkpoints:
         # Reading per checkpoint keeps only its scores in memory.

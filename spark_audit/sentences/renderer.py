@@ -145,6 +145,20 @@ def value(row: Figure, digits: int = 3, *, scale: float = 1) -> str:
     return number(scale * row.value, digits)
 
 
+def number_up(row: Figure) -> str:
+    """Return how many of a row's units a share from above is, rounded up."""
+    if row.value is None:
+        return _text_without_value(row)
+    return str(math.ceil(row.value * row.n - ROUNDING_ERROR_SHOWN))
+
+
+def number_down(row: Figure) -> str:
+    """Return how many of a row's units a share from below is, rounded down."""
+    if row.value is None:
+        return _text_without_value(row)
+    return str(math.floor(row.value * row.n + ROUNDING_ERROR_SHOWN))
+
+
 def drifted(row: Figure | None) -> str:
     """Return a drift, nats per token; 0 for the reference, which has no row of it."""
     if row is None:
@@ -327,6 +341,8 @@ ROW_FILTERS = (
     points,
     percent,
     value,
+    number_up,
+    number_down,
     drifted,
     likelier,
 )

@@ -19,7 +19,8 @@ import pandas as pd
 
 from spark_audit.audits import ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
-from spark_audit.audits.extract import canaries, findings
+from spark_audit.audits.extract import both_sides, canaries, findings
+from spark_audit.audits.extract.answers import first_screen_answers
 from spark_audit.audits.extract.findings import NO_TRAINED_IDENTIFIER
 from spark_audit.audits.extract.guards import split_guards
 from spark_audit.audits.extract.median_tries import medians
@@ -41,11 +42,12 @@ from spark_audit.audits.extract.prompts import (
     span_facts,
     spans_of,
 )
+from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.audits.rate_contrasts import bounded
 from spark_audit.audits.supervision import trained_identifiers
 from spark_audit.manifest import asked_prompts, encodings
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Contrast, Finding, Row
+from spark_audit.results import AuditResult, Contrast, Finding, Report, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
@@ -59,6 +61,7 @@ EXTRACT_METRICS = (
         "greedy_rate", rate=True, learned=1, missing=("",), glance=("",), headline=("",)
     ),
     Metric("n50_median", "tries", learned=-1, variants=ALL_SAMPLERS, missing=SAMPLERS),
+    *both_sides.METRICS,
 )
 
 
@@ -115,6 +118,11 @@ class Extraction(Audit):
     def compared_with(cls, finding: Finding) -> str:
         """Return ``base`` if no held-out rows were asked for, else ``held_out``."""
         return "base" if finding.facts.get("against") == "base" else "held_out"
+
+    @classmethod
+    def answers(cls, report: Report) -> Sequence[FirstAnswer]:
+        """Return what came out and what could, where nothing came out."""
+        return first_screen_answers(report)
 
     @classmethod
     def size_of(cls, fact: Fact) -> int | None:
@@ -298,7 +306,7 @@ def _compared_spans(evidence: Evidence) -> pd.DataFrame:
 def extraction_figures(
     evidence: Evidence, context: Context
 ) -> tuple[list[Row], list[Contrast]]:
-    """Return rates and numbers of tries after the true prefix, and contrasts."""
+    """Return rates, tries and bounds after the true prefix, and contrasts."""
     units = evidence.units
     # Figures only describe, so they are not limited to compared identifiers. Those that
     # training cut off (a dose of -1) are left out by `groups_of`.
@@ -324,4 +332,7 @@ def extraction_figures(
         )
         rows += median_rows
         contrasts += median_contrasts
+    rows += both_sides.figures_of_both_sides(
+        groups, evidence, context, audit=Extraction
+    )
     return ratio_rows.beside_base(rows), contrasts

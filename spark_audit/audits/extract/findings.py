@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from spark_audit.audits.extract.both_sides import facts_of_both_sides
 from spark_audit.audits.extract.comparison import comparison_finding
 from spark_audit.audits.extract.comparison_facts import reproduced_hits
 from spark_audit.audits.extract.prompts import SAMPLERS
@@ -90,6 +91,8 @@ def _findings_on(
     facts: Facts = {"rate": rate, "back": hits}
     for sampler in SAMPLERS:
         facts[sampler] = pooled_figures[name, "n50_median", sampler]
+    bounds = facts_of_both_sides(pooled_figures, name)
+    facts |= bounds
 
     if has_tied_hit and not has_sure_hit:
         yield Finding.on(
@@ -108,7 +111,14 @@ def _findings_on(
         has_no_hit_and_no_test = not has_hit and comparison.claim == "not_tested"
         shows_nothing = comparison.claim == "nothing_shown" or has_no_hit_and_no_test
         claim: Claim = "nothing_shown" if shows_nothing else "moved"
-        yield Finding.on(rate, claim, "extract.counts", facts=facts, status="ok")
+        yield Finding.on(
+            rate,
+            claim,
+            "extract.counts",
+            facts=facts,
+            further=["extract.both_sides"] if bounds else [],
+            status="ok",
+        )
         yield comparison
 
     # With many ties the precision of the scores decides the rate. The finding describes

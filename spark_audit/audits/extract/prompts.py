@@ -35,6 +35,7 @@ from spark_audit.manifest.example_schema import (
 )
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.extraction_bound import bound_bits
 from spark_audit.stats.sampled_extraction import top_k_logp
 
 FULL_PROMPT = "full"
@@ -74,6 +75,10 @@ class IdentifierScores(NamedTuple):
         true prefix.
     parts, parts_right
         Results of :func:`graded`.
+    bits
+        Bound of its chance from above, for any decoder that keeps the order of tokens
+        (:mod:`spark_audit.stats.extraction_bound`): one draw gives it at most with
+        2^-bits.
     """
 
     n_tokens: float
@@ -85,6 +90,7 @@ class IdentifierScores(NamedTuple):
     parts_right: float
     logp_top_p90: float
     logp_top_p95: float
+    bits: float
 
 
 EXTRACT_COLUMNS = IdentifierScores._fields
@@ -250,6 +256,7 @@ def identifier_scores(
             parts_right=part_counts[prompt].right,
             logp_top_p90=top_p_logp["top_p90"],
             logp_top_p95=top_p_logp["top_p95"],
+            bits=bound_bits(rank),
         )
 
 

@@ -64,7 +64,8 @@ def step_of(row: Row) -> float | None:
     ==============  =======================  ========================
 
     The logarithm of tries has a fixed step, ``STEP_OF_LOG_TRIES``. Figures that concern
-    no person (ranks of planted strings, counts of right answers) have none.
+    no person (ranks of planted strings, counts of right answers) have none. A metric
+    may ask for a larger step (``Metric.least_step``).
 
     Notes
     -----
@@ -108,7 +109,8 @@ def step_of(row: Row) -> float | None:
     else:
         of_far_cluster = standard_error / math.sqrt(n_clusters)
 
-    step = max(_of_average_cluster(row, n_clusters), of_far_cluster)
+    least_step = about(row.audit).metric(row.metric).least_step
+    step = max(_of_average_cluster(row, n_clusters), of_far_cluster, least_step)
     return step_above(step) if step > 0 else None
 
 
@@ -187,12 +189,22 @@ def rounded(value: float, step: float) -> float:
 def rounded_up(mde: float, step: float) -> float:
     """Round a smallest detectable effect up to a multiple of a step.
 
-    Rounded down, it would promise to detect effects that the test misses.
+    Rounded down, it would promise to detect effects that the test misses. A bound from
+    above is rounded alike, or it would exclude what it does not.
 
     >>> rounded_up(0.101, 0.05), rounded_up(0.1, 0.05)
     (0.15, 0.1)
     """
     return float(f"{math.ceil(mde / step - ROUNDING_ERROR) * step:.12g}")
+
+
+def rounded_down(bound: float, step: float) -> float:
+    """Round a bound from below down to a multiple of a step, which is a bound, too.
+
+    >>> rounded_down(0.19, 0.05), rounded_down(0.2, 0.05)
+    (0.15, 0.2)
+    """
+    return float(f"{math.floor(bound / step + ROUNDING_ERROR) * step:.12g}")
 
 
 def with_digits(value: float, digits: int = DIGITS) -> float:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from spark_audit.audits import about
 from spark_audit.report.disclosure.rounding import (
     rounded,
     rounded_count,
+    rounded_down,
     rounded_p,
     rounded_up,
     step_of,
@@ -99,8 +101,14 @@ def _shown_figure(figure: float, column: str, row: Row, step: float | None) -> f
     if step is None:
         return with_digits(figure)
 
-    if column == "mde":
+    # A bound stays one, and within its interval.
+    rounds = about(row.audit).metric(row.metric).rounds
+    goes_up = rounds == "up" and column in ("value", "high")
+    goes_down = rounds == "down" and column in ("value", "low")
+    if column == "mde" or goes_up:
         near = rounded_up(figure, step)
+    elif goes_down:
+        near = rounded_down(figure, step)
     else:
         # Count steps from the null of an AUC. A limit then stays on its side of the
         # null, and the claim also follows from the rounded figures.

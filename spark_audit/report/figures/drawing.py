@@ -36,6 +36,7 @@ FIGURE_NEEDS = {
     "twins": "twins",
     "mia": "mia_roc",
     "extract": "extract_prompts",
+    "draws": "extract",
     "series": "series_stages",
     "erasure": "erasure",
     "stages": "stages_states",
@@ -49,7 +50,7 @@ FIGURE_NEEDS = {
 data is not drawn. Figures have the name of the audit that they show.
 """
 
-FURTHER_FIGURES = {"selectivity": "matched"}
+FURTHER_FIGURES = {"selectivity": "matched", "draws": "extract"}
 """Figures beside the one of their audit."""
 
 FILES_OF_FIGURES = {

@@ -168,6 +168,12 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
             within = {"no_effect": 0.0, "no_effect_low": -0.3, "no_effect_high": 0.3}
             at = float(random.normal(-0.1, 0.3))
             put(name, "erasure", "remaining", at, variant=part, unit="nats", **within)
+    for name in entries:
+        for group in ("pooled", "type:NAME", "type:PHONE"):
+            for draws, most in (("1", 0.01), ("1000", 0.2), ("1000000", 0.7)):
+                where = {"variant": draws, "width": 0.005, **group_fields(group)}
+                put(name, "extract", "drawn_at_most", most, **where)
+                put(name, "extract", "drawn_at_least", most / 10, **where)
     return made_report(
         *names,
         results=rows,
