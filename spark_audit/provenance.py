@@ -9,6 +9,7 @@ import json
 import platform
 import zlib
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 PACKAGES = (
@@ -21,8 +22,14 @@ PACKAGES = (
 def versions() -> dict[str, str]:
     """Return the versions of packages that can affect a figure, without importing them.
 
-    A package that is not installed is left out.
+    A package that is not installed is left out. A process reads them once: what it has
+    imported stays as it is, whatever is installed later.
     """
+    return dict(_installed_versions())
+
+
+@cache
+def _installed_versions() -> dict[str, str]:
     installed = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -97,8 +98,14 @@ def states_of(paths: Iterable[str | Path]) -> States:
 
 def program_sha256() -> str:
     """Return a hash of all that computes: this program, and versions of libraries."""
+    return sha256_json([versions(), _source_sha256()])
+
+
+@cache
+def _source_sha256() -> str:
+    """Return a hash of the program's files, read once: a process runs what it read."""
     digest = hashlib.sha256()
     source = Path(__file__).parents[1]
     for path in sorted((*source.rglob("*.py"), *source.rglob("*.toml"))):
         digest.update(path.read_bytes())
-    return sha256_json([versions(), digest.hexdigest()])
+    return digest.hexdigest()
