@@ -20,8 +20,10 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.pipeline import inputs_record
 
 WORDS = (
-    "nll --ckpt ours=lora --base base --manifest m.json --scores kept -o report"
+    "nll --ckpt ours=lora --base base --manifest m.json --scores kept --format md"
+    " -o report"
 ).split()
+"""A report without a page in HTML, whose figures take longest."""
 
 ONLY_LIGHT = """
 import sys
@@ -128,7 +130,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a file beside the base": lambda folder: (folder / "base" / "new.txt").touch(),
     "manifest": replace_manifest,
     "score part": delete_score_part,
-    "page": lambda folder: (folder / "report" / "report.html").unlink(),
+    "page": lambda folder: (folder / "report" / "report.md").unlink(),
     "evidence": lambda folder: (folder / "report/scores/nll.parquet").unlink(),
     "report": lambda folder: with_last_byte_changed(folder / "report/report.md"),
 }
@@ -147,9 +149,21 @@ def test_after_any_change_of_files_the_command_runs(change, finished, capsys):
 
     # The report is whole again, and up to date.
     assert run(WORDS) == 0
-    assert (finished / "report" / "report.html").exists()
+    assert (finished / "report" / "report.md").exists()
     assert (finished / "report" / "scores" / "nll.parquet").exists()
     assert show_again(WORDS)
+
+
+def test_the_usual_formats_are_whole_again_too(finished):
+    words = [word for word in WORDS if word not in ("--format", "md")]
+    assert run(words) == 0
+    assert show_again(words)
+    page = finished / "report" / "report.html"
+    page.unlink()
+    assert not show_again(words)
+    assert run(words) == 0
+    assert page.exists()
+    assert show_again(words)
 
 
 @pytest.mark.parametrize(
