@@ -1,6 +1,7 @@
 """Texts of a drawn figure: which are shown, cut off by its edge, or meet."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -35,27 +36,34 @@ def shown_texts_of(figure: Figure) -> list[Text]:
     ]
 
 
-def boxes_of(figure: Figure) -> NDArray[np.float64]:
-    """The box of each shown text, (texts, 4): left, lower, right, upper, in pixels."""
+def laid_out(figure: Figure) -> Any:
+    """Draw a figure, and return the renderer that knows how large its texts are.
+
+    Positions of labels follow the axes when these are drawn, which takes longest here.
+    """
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
-    # Positions of labels follow the axes when these are drawn.
     figure.draw(renderer)
+    return renderer
+
+
+def boxes_of(figure: Figure, renderer: Any) -> NDArray[np.float64]:
+    """The box of each shown text, (texts, 4): left, lower, right, upper, in pixels."""
     boxes = [
         text.get_window_extent(renderer).extents for text in shown_texts_of(figure)
     ]
     return np.array(boxes)
 
 
-def is_on_canvas(figure: Figure) -> bool:
-    """Whether no text is cut off by the edge of the figure."""
-    boxes = boxes_of(figure)
+def is_on_canvas(figure: Figure, renderer: Any) -> bool:
+    """Whether no text is cut off by the edge of a figure that is laid out."""
+    boxes = boxes_of(figure, renderer)
     is_inside = np.all(boxes[:, :2] >= 0) and np.all(boxes[:, 2:] <= figure.bbox.size)
     return bool(is_inside)
 
 
-def texts_that_meet(figure: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts that lie on each other."""
-    x0, y0, x1, y1 = boxes_of(figure).T
+def texts_that_meet(figure: Figure, renderer: Any) -> list[tuple[str, str]]:
+    """Pairs of texts that lie on each other, of a figure that is laid out."""
+    x0, y0, x1, y1 = boxes_of(figure, renderer).T
     shown_texts = shown_texts_of(figure)
     # Slanted labels are apart although their boxes are not.
     slanted = np.array([text.get_rotation() % 90 != 0 for text in shown_texts])

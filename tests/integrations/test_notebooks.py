@@ -13,6 +13,7 @@ from spark_audit.data.examples import write_examples
 nbformat = pytest.importorskip("nbformat", reason="nbformat reads notebooks")
 nbclient = pytest.importorskip("nbclient", reason="nbclient runs notebooks")
 pytest.importorskip("ipykernel", reason="a notebook needs a kernel of its own")
+jupyter_client = pytest.importorskip("jupyter_client", reason="it starts the kernel")
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -46,7 +47,25 @@ print(json.dumps({
 """
 
 
-def executed(page: str, folder: Path, *, facts: str, smaller: dict[str, str]) -> Any:
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory) -> Iterator[Any]:
+    """One kernel for all notebooks: each would import the same libraries.
+
+    It reads no settings of the user, and leaves no history there.
+    """
+    folder = tmp_path_factory.mktemp("jupyter")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
+            patch.setenv(name, str(folder / name.lower()))
+        manager = jupyter_client.KernelManager(kernel_name="python3")
+        manager.start_kernel()
+    yield manager
+    manager.shutdown_kernel(now=True)
+
+
+def executed(
+    page: str, folder: Path, kernel: Any, *, facts: str, smaller: dict[str, str]
+) -> Any:
     """Run a notebook in a folder, with a last cell that prints facts as JSON."""
     notebook = nbformat.read(DOCS / f"{page}.ipynb", as_version=4)
     source = "".join(cell.source for cell in notebook.cells)
@@ -54,15 +73,20 @@ def executed(page: str, folder: Path, *, facts: str, smaller: dict[str, str]) ->
         assert source.count(shown) == 1
         for cell in notebook.cells:
             cell.source = cell.source.replace(shown, other)
+    # Nothing is left of the notebook before.
+    start = f"%reset -f\n%cd -q {folder}"
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(start))
     notebook.cells.append(nbformat.v4.new_code_cell(facts))
+    return run_in(kernel, notebook)
 
-    client = nbclient.NotebookClient(
-        notebook,
-        timeout=SECONDS_OF_A_CELL,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-    )
-    return client.execute()
+
+def run_in(kernel: Any, notebook: Any) -> Any:
+    """Run the cells of a notebook in a kernel that goes on."""
+    client = nbclient.NotebookClient(notebook, timeout=SECONDS_OF_A_CELL, km=kernel)
+    try:
+        return client.execute()
+    finally:
+        client.kc.stop_channels()
 
 
 def outputs(notebook: Any) -> Iterator[Any]:
@@ -90,13 +114,6 @@ def last_outputs(notebook: Any) -> list[Any]:
     return [one.data for one in shown]
 
 
-@pytest.fixture(autouse=True)
-def own_settings_of_jupyter(tmp_path, monkeypatch):
-    """A kernel reads no settings of the user, and leaves no history there."""
-    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
-
-
 @pytest.fixture(scope="module")
 def demo_folder(tmp_path_factory) -> Path:
     """A folder with what the tutorial reads of a demo: rows and a base."""
@@ -117,9 +134,9 @@ def demo_folder(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_tutorial_goes_from_chat_rows_to_a_report(demo_folder):
+def test_the_tutorial_goes_from_chat_rows_to_a_report(demo_folder, kernel):
     notebook = executed(
-        "tutorial", demo_folder, facts=FACTS_OF_THE_TUTORIAL, smaller=SMALLER
+        "tutorial", demo_folder, kernel, facts=FACTS_OF_THE_TUTORIAL, smaller=SMALLER
     )
 
     facts = facts_of(notebook)
@@ -143,7 +160,7 @@ def test_the_tutorial_goes_from_chat_rows_to_a_report(demo_folder):
     assert str(demo_folder) not in printed_on(notebook, "stdout")
 
 
-def test_progress_leaves_nothing_in_a_saved_notebook(demo_folder):
+def test_progress_leaves_nothing_in_a_saved_notebook(kernel):
     cells = [
         "from spark_audit.messages import progress\n"
         "with progress() as show:\n"
@@ -154,14 +171,16 @@ def test_progress_leaves_nothing_in_a_saved_notebook(demo_folder):
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(source) for source in cells]
     )
-    nbclient.NotebookClient(notebook, timeout=SECONDS_OF_A_CELL).execute()
+    run_in(kernel, notebook)
     (bar,) = outputs(notebook)
     assert bar.output_type == "display_data"
     assert bar.data == {"text/plain": "", "text/html": ""}
 
 
-def test_gradient_ascent_takes_the_memory_away_that_training_gave(tmp_path):
-    notebook = executed("unlearning", tmp_path, facts=FACTS_OF_UNLEARNING, smaller={})
+def test_gradient_ascent_takes_the_memory_away_that_training_gave(tmp_path, kernel):
+    notebook = executed(
+        "unlearning", tmp_path, kernel, facts=FACTS_OF_UNLEARNING, smaller={}
+    )
 
     facts = facts_of(notebook)
     assert facts["steps"] == [0, 1, 2, 3, 4]

@@ -10,10 +10,15 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
-from drawn_texts import is_on_canvas, shown_texts_of, texts_of, texts_that_meet
+from drawn_texts import (
+    is_on_canvas,
+    laid_out,
+    shown_texts_of,
+    texts_of,
+    texts_that_meet,
+)
 from made_reports import made_report
 from matplotlib import pyplot
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from spark_audit.report.figures.canvas import PANEL_WIDTH
 from spark_audit.report.figures.drawing import FIGURE_NEEDS, drawings
@@ -121,23 +126,20 @@ def test_no_axis_is_empty(drawn_report, count, long):
 
 
 @pytest.mark.parametrize(("count", "long"), SIZES)
-def test_texts_stay_on_the_canvas_and_apart(drawn_report, count, long):
-    for name, drawing in drawn_report(count, long)[1].items():
-        shown_texts = shown_texts_of(drawing.figure)
-        assert shown_texts
-        assert min(text.get_fontsize() for text in shown_texts) >= 8
-        assert is_on_canvas(drawing.figure), name
-        pairs = texts_that_meet(drawing.figure)
-        assert not pairs, (name, pairs[:3])
-
-
-@pytest.mark.parametrize(("count", "long"), SIZES)
-def test_legends_and_panels_stay_apart(drawn_report, count, long):
+def test_texts_legends_and_panels_stay_on_the_canvas_and_apart(
+    drawn_report, count, long
+):
     for name, drawing in drawn_report(count, long)[1].items():
         figure = drawing.figure
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        # Positions of labels follow the axes when these are drawn.
-        figure.draw(renderer)
+        shown_texts = shown_texts_of(figure)
+        assert shown_texts
+        assert min(text.get_fontsize() for text in shown_texts) >= 8
+
+        renderer = laid_out(figure)
+        assert is_on_canvas(figure, renderer), name
+        pairs = texts_that_meet(figure, renderer)
+        assert not pairs, (name, pairs[:3])
+
         panels = [axes.get_tightbbox(renderer) for axes in figure.axes]
         legends = [legend.get_window_extent(renderer) for legend in figure.legends]
         for legend in legends:

@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from drawn_texts import is_on_canvas, shown_texts_of, texts_that_meet
+from drawn_texts import is_on_canvas, laid_out, shown_texts_of, texts_that_meet
 from made_reports import checkpoint, figure, made_report
 from matplotlib import pyplot
 from matplotlib.collections import LineCollection
@@ -438,9 +438,10 @@ def test_numbers_that_no_axis_has_are_cut(name):
 def is_fit_for_a_paper(drawn: Figure, width: float) -> bool:
     """Whether all is on the canvas and apart, in letters as large as a caption's."""
     assert drawn.get_figwidth() == width
-    assert texts_that_meet(drawn) == []
     assert min(text.get_fontsize() for text in shown_texts_of(drawn)) >= 8
-    return is_on_canvas(drawn)
+    renderer = laid_out(drawn)
+    assert texts_that_meet(drawn, renderer) == []
+    return is_on_canvas(drawn, renderer)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
