@@ -76,7 +76,8 @@ class House:
 
     def __init__(self, root: Path, scene: Path) -> None:
         self.root, self.scene = root, scene
-        skip = shutil.ignore_patterns("__pycache__")
+        # What is compiled comes along, but no file that is being written.
+        skip = shutil.ignore_patterns("*.pyc.*")
         shutil.copytree(ROOT / "spark_audit", root / "spark_audit", ignore=skip)
         for name, text in {**EXAMPLES, "surprise.en.toml": SENTENCES}.items():
             (root / name).write_text(text, encoding="utf-8")

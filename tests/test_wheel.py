@@ -26,13 +26,15 @@ def installed(tmp_path_factory) -> Path:
         "spark_train",
     ):
         (source / name).symlink_to(ROOT / name)
-    run = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
-    _done([*run, "--outdir", str(out / "dist"), str(source)])
+    # What front ends such as pip and build call.
+    backend = "from setuptools import build_meta as backend; "
+    build = f"{backend}backend.build_wheel({str(out / 'dist')!r})"
+    _done([sys.executable, "-c", build], cwd=source)
     (wheel,) = (out / "dist").glob("*.whl")
     target = out / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    _done([*pip, "--no-index", "--target", str(target), str(wheel)])
     with zipfile.ZipFile(wheel) as archive:
+        # To install a wheel of Python alone is to unpack it.
+        archive.extractall(target)
         names = archive.namelist()
         (listed,) = (name for name in names if name.endswith("/entry_points.txt"))
         scripts = archive.read(listed).decode().split()

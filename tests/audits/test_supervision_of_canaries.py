@@ -90,9 +90,15 @@ def manifest(folder, rows):
 
 @pytest.fixture(scope="module")
 def result(folder, rows, manifest):
-    tokenizer = chat_tokenizer(generation=True)
+    # Rows without a canary teach nothing of canaries.
+    planted_rows = [row for row in rows if row.canary is not None]
     train_lora(
-        folder / "masked", rows, folder / "base", tokenizer, is_masked=True, steps=50
+        folder / "masked",
+        planted_rows,
+        folder / "base",
+        chat_tokenizer(generation=True),
+        is_masked=True,
+        steps=50,
     )
     plan = union(make_plans(manifest, [CanaryRank()], preset=None)[1])
     base = str(folder / "base")
