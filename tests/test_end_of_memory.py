@@ -93,6 +93,6 @@ def test_memory_that_ends_while_encoders_are_freed_is_told(tmp_path, monkeypatch
         return forward(*args, **kwargs)
 
     monkeypatch.setattr(Gemma3ForConditionalGeneration, "forward", once)
-    with pytest.raises(IncompleteError, match="does not fit into memory"):
+    with pytest.raises(IncompleteError):
         opened(tmp_path)
     assert not failures

@@ -108,18 +108,16 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "f.txt"
-    with pytest.raises(
-        OutputError, match=r"f\.txt: cannot be written \(No space left on device\); "
-    ):
+    with pytest.raises(OutputError, match=r"f\.txt: .*\(No space left on device\)"):
         files.write_atomically(path, write)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_a_file_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(OutputError, match="/file: "):
         files.check_writable(tmp_path / "file")
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(OutputError, match="/file"):
         files.check_writable(tmp_path / "file" / "folder")
     files.check_writable(tmp_path / "new" / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -213,7 +211,7 @@ def test_one_holds_a_lock_at_a_time_and_nothing_is_left(tmp_path):
     assert len(told) == 12
     with (
         files.alone(path),
-        pytest.raises(InputError, match="another process is writing"),
+        pytest.raises(InputError, match=str(path.parent)),
         files.alone(path, wait=False),
     ):
         pass
@@ -228,6 +226,6 @@ def test_a_lock_empties_nothing_and_is_no_way_out_of_its_folder(tmp_path):
     with files.alone(lock):
         assert theirs.read_text() == "kept"
     os.symlink(theirs, lock)
-    with pytest.raises(OutputError, match="cannot be written"), files.alone(lock):
+    with pytest.raises(OutputError, match=f"^{tmp_path}: "), files.alone(lock):
         pass
     assert theirs.read_text() == "kept"

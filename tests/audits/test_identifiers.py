@@ -239,9 +239,9 @@ def test_a_table_that_lacks_an_example_is_refused(make_case):
     table = TokenTable.from_items(list(full_table.items())[:2])
     sums = Sums(case.manifest, table)
     assert np.isfinite(sums(np.array([0]), np.array([1]), np.array([1]))).all()
-    with pytest.raises(InputError, match="the score table lacks an item"):
+    with pytest.raises(InputError, match="score table"):
         sums(np.array([3]), np.array([1]), np.array([1]))
-    with pytest.raises(InputError, match="the score table lacks an item"):
+    with pytest.raises(InputError, match="score table"):
         matched({"a": {Pass(): table}}, case.manifest)
 
 

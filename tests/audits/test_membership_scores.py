@@ -216,7 +216,7 @@ def test_permuted_sides_keep_clusters_and_tasks():
     drawn = np.array([permute_sides(mixed, rng) for _ in range(50)])
     assert (drawn.reshape(50, 40, 3).sum(axis=2) == 1).all()
     assert 0.2 < drawn[:, ::3].mean() < 0.5
-    with pytest.raises(ValueError, match="one row each"):
+    with pytest.raises(ValueError, match="member, cluster and task"):
         Design(np.ones(2, bool), np.zeros(3), np.zeros(2))
 
 

@@ -156,7 +156,7 @@ def test_files_of_mimir_hold_their_texts(tmp_path):
     assert frame["text_sha256"].iloc[2] == hashed
     for broken in ({}, [], {**content, "predictions": {"member": [1]}}):
         path.write_text(json.dumps(broken))
-        with pytest.raises(InputError, match="cannot be read as a table"):
+        with pytest.raises(InputError, match=str(path)):
             read_scores(given_files(f"min_k={path}")[0], ["mine"])
 
 
@@ -169,7 +169,7 @@ def test_whose_scores_they_are_must_be_known(tmp_path):
         "id": ["a", "b"],
         "score": [-1, 2],
     }
-    with pytest.raises(InputError, match="add a column checkpoint with: er, mine"):
+    with pytest.raises(InputError, match="NAME:CHECKPOINT=FILE.*er, mine$"):
         read_scores(score_file, ["er", "mine"])
     score_files = given_files(
         f"peer:er={tmp_path / 'a.csv'},peer:base={tmp_path / 'a.csv'}"
@@ -178,10 +178,10 @@ def test_whose_scores_they_are_must_be_known(tmp_path):
         read_scores(score_file, ["base", "er", "mine"]) for score_file in score_files
     ]
     assert [{*frame["checkpoint"]} for frame in whose] == [{"er"}, {"base"}]
-    with pytest.raises(InputError, match="'other' is unknown"):
+    with pytest.raises(InputError, match="'other'"):
         read_scores(score_files[0]._replace(checkpoint="other"), ["base", "er"])
     (tmp_path / "b.csv").write_text("id,score,checkpoint\na,1,er\n")
-    with pytest.raises(InputError, match="has a column checkpoint of its own"):
+    with pytest.raises(InputError, match="p=FILE"):
         read_scores(given_files(f"p:er={tmp_path / 'b.csv'}")[0], ["er"])
 
 
@@ -208,7 +208,7 @@ def test_the_chosen_attack_is_the_score_beside_a_column_score(tmp_path):
 
     assert scores(f"{path}#loss") == {"a": 5, "b": 7}
     assert scores(f"{path}#score") == scores(f"{path}") == {"a": 1, "b": 2}
-    with pytest.raises(InputError, match="no scores of 'id'.*one of: score, loss$"):
+    with pytest.raises(InputError, match="'id'.*score, loss$"):
         scores(f"{path}#id")
 
 
@@ -238,5 +238,5 @@ def test_lists_keep_their_ids(suffix, tmp_path):
 def test_an_attack_is_refused_where_a_file_names_none(lists, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(lists))
-    with pytest.raises(InputError, match="names no attacks.*without #ATTACK"):
+    with pytest.raises(InputError, match="'loss'.*#ATTACK"):
         read_scores(given_files(f"peer={path}#loss")[0], ["mine"])

@@ -97,7 +97,7 @@ MOVES: dict[str, Move] = {
 @pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
 def test_scores_in_another_order_are_refused(move, tmp_path):
     np.save(tmp_path / "a.npy", move(-LOSS[ROWS["id"]].to_numpy()))
-    with pytest.raises(InputError, match="no more alike than any others"):
+    with pytest.raises(InputError, match=r"a\.npy"):
         read(f"{tmp_path / 'a.npy'}")
 
 
@@ -179,17 +179,17 @@ def test_what_holds_no_scores_of_one_attack_is_refused(file, message):
 
 def test_counts_labels_and_rows_must_fit(tmp_path):
     file = f"{PEERS / 'detailed_scores.csv'}#loss"
-    with pytest.raises(InputError, match="has 84 scores, and there are 83 rows"):
+    with pytest.raises(InputError, match="84 .*83 "):
         read(file, ROWS[:-1])
-    with pytest.raises(InputError, match="another label than the rows at 84 of 84"):
+    with pytest.raises(InputError, match="84 of 84"):
         read(file, ROWS.assign(label=1 - ROWS["label"]))
-    with pytest.raises(InputError, match="does not say which rows it scores"):
+    with pytest.raises(InputError, match="--scores-rows"):
         read(file, None)
     for content in ("", "{", '{"id": "a"}\n', '{"id":"a","text":"x","label":1}\n'):
         (tmp_path / "rows.jsonl").write_text(content)
-        with pytest.raises(InputError, match="has no row"):
+        with pytest.raises(InputError, match=r"rows\.jsonl: "):
             read_rows(tmp_path / "rows.jsonl")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"none\.jsonl: "):
         read_rows(tmp_path / "none.jsonl")
 
 
@@ -203,10 +203,10 @@ def test_no_file_of_scores_is_unpickled(tmp_path):
     np.save(tmp_path / "a.npy", held)
     for name in ("a.pt", "a.pkl"):
         (tmp_path / name).write_bytes((tmp_path / "a.npy").read_bytes())
-        with pytest.raises(InputError, match="is no table.*no pickle is opened"):
+        with pytest.raises(InputError, match=name):
             read(f"{tmp_path / name}")
     for name in ("a.npz", "a.npy"):
-        with pytest.raises(InputError, match="cannot be read as a table"):
+        with pytest.raises(InputError, match=name):
             read(f"{tmp_path / name}")
     assert not (tmp_path / "opened").exists()
 

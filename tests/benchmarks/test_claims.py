@@ -359,7 +359,7 @@ def test_the_plan_has_whole_seeds_and_then_the_other_orders():
         "pecl",
         "er-dpsgd",
     }
-    with pytest.raises(InputError, match="two or more"):
+    with pytest.raises(InputError, match="^--data: "):
         task_orders(rows[:1])
     assert len(task_orders(rows[:2])) == 2
 
@@ -389,10 +389,10 @@ def test_what_is_not_judged_may_point_against_a_claim_and_never_for_it():
 def test_a_folder_is_of_one_process(tmp_path):
     with (
         alone(tmp_path / "study" / LOCK),
-        pytest.raises(InputError, match="another process is writing to it"),
+        pytest.raises(InputError, match="study: "),
     ):
         study(ClaimsRequest(output=tmp_path / "study", quick=True))
-    with pytest.raises(InputError, match="belong together"):
+    with pytest.raises(InputError, match="^--data and --base: "):
         study(ClaimsRequest(output=tmp_path / "study", base="there"))
     assert not (tmp_path / "study").exists()
 
@@ -409,7 +409,7 @@ def test_what_no_run_could_use_is_refused_at_once(tmp_path, tiny_base):
     nowhere = ClaimsRequest(output=tmp_path, second_base="nowhere")
     with pytest.raises(SparkError, match="nowhere"):
         check_data(nowhere, rows, str(tiny_base))
-    with pytest.raises(InputError, match="two or more"):
+    with pytest.raises(InputError, match="^--data: "):
         check_data(ClaimsRequest(output=tmp_path), rows[:1], str(tiny_base))
     assert not list(tmp_path.iterdir())
     request = ClaimsRequest(output=tmp_path, by="paper", settings=("lr=1e-3",))
@@ -510,7 +510,7 @@ def test_a_plan_measures_each_method_and_keeps_nothing(
     assert ["spark", "order", "1"] in systems_and_orders
     assert "6 runs" in printed[-2]
     assert not (tmp_path / "study").exists()
-    with pytest.raises(InputError, match="--data and --base"):
+    with pytest.raises(InputError, match="^--plan: .*--data and --base"):
         plan(replace(request, data=(), base=None))
 
 

@@ -94,7 +94,7 @@ def test_no_code_runs_and_nobody_is_asked_whether_it_may(
     assert problem_of(adapter, base=tiny_base)
     refused(second, "brings its own code")
     # And if any library would: it is an error, no question.
-    with quiet(), pytest.raises(ValueError, match="execute custom code"):
+    with quiet(), pytest.raises(ValueError, match="trust_remote_code"):
         AutoModel.from_pretrained(second)
     assert not questions
     assert not marker.exists()
@@ -108,15 +108,14 @@ def test_no_host_is_asked_for_local_input(
     for named in ("someone/beacon", "hf:someone/beacon", "https://host/x"):
         change(adapter / "adapter_config.json", base_model_name_or_path=named)
         problem = problem_of("a")
-        assert problem == (
-            f"a: the adapter's base {named} is not here; give --base MODEL (a folder, "
-            "or hf:ORG/NAME)"
-        )
+        assert problem.startswith("a: ")
+        assert named in problem
+        assert "--base MODEL" in problem
         refused("a", "is not here")
         opened("a", base=tiny_base)
     absent("not/there", "there is no such file or folder")
     absent("a", "there is no such file or folder", base="not/there")
-    with pytest.raises(InputError, match="no such file or folder"):
+    with pytest.raises(InputError, match="^not/there: "):
         load_tokenizer("not/there")
     assert not asked
     # The control: the trap sees who is asked when somebody does ask.
@@ -229,7 +228,7 @@ def test_tables_other_than_text_are_never_decoded(asked, tmp_path):
     for source in ("not/there", "http://host.invalid/x", "hf-x/y"):
         with pytest.raises(SparkError):
             import_examples(source, task="t", split="train", format="datasets")
-        with pytest.raises(SparkError, match="there is no such file or folder"):
+        with pytest.raises(SparkError, match=f"{Path(source).name}: "):
             import_examples(source, task="t", split="train")
     assert not asked
 

@@ -217,7 +217,7 @@ def test_a_key_that_stands_twice_in_data(tmp_path):
         *readers(tmp_path),
         lambda: import_examples(tmp_path / "x.json", task="t", split="train"),
     ):
-        with pytest.raises(SparkError, match="a repeated key"):
+        with pytest.raises(SparkError, match=f"^{tmp_path}"):
             read()
     for read in (lambda: read_run(tmp_path), lambda: Folder(tmp_path).read()):
         with pytest.raises(SparkError):
@@ -395,7 +395,9 @@ def test_a_tokenizer_that_fails_on_some_text(tiny_base, copied):
     change(folder / "tokenizer.json", model=model, added_tokens=[], post_processor=None)
     tokenizer = load_tokenizer(folder)
     for read in (encode, token_ids):
-        with pytest.raises(SparkError, match="the tokenizer fails on a text") as error:
+        with pytest.raises(
+            SparkError, match=f"^{type(tokenizer).__name__}: .*--tokenizer"
+        ) as error:
             read(tokenizer, ["Jane Roe"])
         assert "Jane" not in str(error.value)
 
@@ -415,6 +417,6 @@ def test_an_error_of_a_tokenizer_quotes_no_token(token, model, tiny_base, copied
     model = json.loads(json.dumps(model).replace('"@"', json.dumps(token)))
     change(folder / "tokenizer.json", model=model, added_tokens=[])
     message = problem_of(folder)
-    assert "the tokenizer cannot be loaded (" in message
+    assert "--tokenizer" in message
     assert "Zul" not in message
     assert "eika" not in message

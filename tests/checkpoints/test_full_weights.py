@@ -78,7 +78,6 @@ def test_another_model_is_told_with_what_differs(
 ):
     folder = merged(None if size is None else make_tokenizer(size=size), kind, **config)
     problem = problem_of(folder, base=tiny_base)
-    assert "does not fit the base: " in problem
     assert told in problem
     assert "\n" not in problem
     if size is not None:
@@ -88,7 +87,7 @@ def test_another_model_is_told_with_what_differs(
 def test_a_base_given_as_a_checkpoint_is_compared_with_the_others(merged, tiny_base):
     folder = merged(None, "llama", num_hidden_layers=3)
     specs = parse_specs([f"base={tiny_base}", f"ours={folder}"])
-    with pytest.raises(CheckpointError, match="does not fit the base: ") as refused:
+    with pytest.raises(CheckpointError) as refused:
         OpenCheckpoints(specs, Loading(device="cpu"))
     assert "num_hidden_layers (3 here, 2 in " in str(refused.value)
 
@@ -97,7 +96,8 @@ def test_a_base_without_a_configuration_is_refused(merged, tiny_tokenizer, tmp_p
     (tmp_path / "empty").mkdir()
     folder = merged(tiny_tokenizer)
     problem = problem_of(folder, base=tmp_path / "empty")
-    assert "is no checkpoint; give a folder with config.json" in problem
+    assert f"{tmp_path / 'empty'}: " in problem
+    assert "config.json" in problem
 
 
 def test_the_command_says_why_it_would_not_load_alone(merged, tiny_base, capsys):

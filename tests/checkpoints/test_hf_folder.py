@@ -62,13 +62,13 @@ def test_dtype_is_what_was_asked_for(tiny_base):
     assert ids["auto"].model_id == ids["float32"].model_id
     assert ids["bfloat16"].model_id != ids["float32"].model_id
     assert ids["bfloat16"].weights_sha256 == ids["float32"].weights_sha256
-    with pytest.raises(InputError, match="'int3' is unknown"):
+    with pytest.raises(InputError, match="'int3'"):
         open_checkpoint(str(tiny_base), dtype="int3")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there(tiny_base):
-    with pytest.raises(InputError, match="there is no CUDA device here"):
+    with pytest.raises(InputError, match="^--device: "):
         open_checkpoint(str(tiny_base), device="cuda")
     assert open_checkpoint(str(tiny_base), device="auto").device == "cpu"
 

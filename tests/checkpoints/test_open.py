@@ -121,7 +121,7 @@ def test_full_weights_are_freed_before_the_next_are_loaded(
         if before is not None and loaded.name in models:
             size = sum(p.untyped_storage().nbytes() for p in before.model.parameters())
             assert size == 0
-            with pytest.raises(RuntimeError, match="released when the next one was"):
+            with pytest.raises(RuntimeError, match="released"):
                 before.active().__enter__()
         if loaded.name in models:
             assert torch.equal(said(loaded), said(models[loaded.name]))
@@ -143,13 +143,13 @@ def test_the_base_comes_with_include_base_or_as_a_checkpoint(tiny_base, tmp_path
     assert names(full, base=base, include_base=True) == ["base", "full"]
     assert names(f"base={base}") == ["base"]
     assert names(f"base={base}", f"x={base}", base=base) == ["base", "x"]
-    with pytest.raises(InputError, match="the base is given twice"):
+    with pytest.raises(InputError, match="^--ckpt base=: "):
         names(f"base={base}", base=full)
     again = opened(base, name="base")
     assert again.base_sha256 == again.weights_sha256
     assert opened(base, base=base).base_sha256 is not None
     assert opened(base).base_sha256 is None
-    with pytest.raises(InputError, match="the base is one model, not several"):
+    with pytest.raises(InputError, match="^--ckpt base=: "):
         names(f"base=[{base},{full}]")
 
 
@@ -161,7 +161,7 @@ def test_an_adapter_brings_the_base_it_names(adapters, make_adapter, tmp_path):
     save_model(make_model("llama", seed=5), other_folder)
     foreign = make_adapter(tmp_path / "foreign", base=other_folder)
     specs = [first_spec, Spec("foreign", (str(foreign),))]
-    with pytest.raises(CheckpointError, match="the adapters name different bases"):
+    with pytest.raises(CheckpointError, match="^--ckpt: .*--base"):
         next(each(specs, device="cpu"))
 
 
@@ -193,7 +193,7 @@ def test_headers_tell_what_is_opened(adapters, tiny_base, tmp_path):
     loading = Loading(base=str(tiny_base), device="cpu")
     specs = [Spec(name, (str(path),)) for name, path in paths.items()]
     rounded = replace(loading, quantize=("int8",))
-    with pytest.raises(CheckpointError, match="cannot be merged here"):
+    with pytest.raises(CheckpointError, match="/(dora|head): "):
         OpenCheckpoints(specs, rounded)  # before anything is loaded
     plain = [spec for spec in specs if spec.name not in ("head", "dora")]
     _check_described(OpenCheckpoints(specs, loading))
@@ -226,7 +226,7 @@ def test_a_broken_checkpoint_is_found_before_the_first_is_loaded(
     file = adapters["dora"] / "adapter_model.safetensors"
     edited(file, lambda s: s.pop(sorted(s)[0]))
     specs = parse_specs([str(path) for path in adapters.values()])
-    with pytest.raises(CheckpointError, match="is missing"):
+    with pytest.raises(CheckpointError, match=str(adapters["dora"])):
         next(each(specs, base=str(tiny_base), device="cpu"))
     assert loads == []
 

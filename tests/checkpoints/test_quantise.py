@@ -93,8 +93,8 @@ def test_what_cannot_be_merged_is_refused(tiny_base, make_adapter, tmp_path):
 
 def test_unknown_kind_and_missing_library(tiny_base, monkeypatch):
     specs = [Spec("m", (str(tiny_base),))]
-    with pytest.raises(InputError, match="choose one of: int8, int4"):
+    with pytest.raises(InputError, match="int8, int4"):
         next(each(specs, quantize=["int2"]))
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
-    with pytest.raises(InputError, match="torchao is not installed"):
+    with pytest.raises(InputError, match="^--quantize: torchao"):
         next(each(specs, quantize=["int8"]))

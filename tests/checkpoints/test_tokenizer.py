@@ -45,7 +45,7 @@ def test_rows_without_a_token_are_not_usable(tiny_tokenizer):
     holes = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 3})
     assert list(usable_rows(holes, 5)) == [True, False, False, True, False]
     empty = SimpleNamespace(get_vocab=dict)
-    with pytest.raises(CheckpointError, match="the tokenizer's vocabulary is empty"):
+    with pytest.raises(CheckpointError):
         usable_rows(empty, 5)
 
 
@@ -80,10 +80,10 @@ def test_no_tokenizer_and_damaged_ones_are_refused(
         opened(tmp_path / "bare")
     folder = copied(tiny_base)
     (folder / "tokenizer.json").write_text('{"model": 1}')
-    with pytest.raises(CheckpointError, match="the tokenizer cannot be loaded"):
+    with pytest.raises(CheckpointError, match="--tokenizer$"):
         opened(folder)
     (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json"):
         opened(folder)
 
 
@@ -94,7 +94,7 @@ def test_ids_that_no_vocabulary_has(tiny_base, copied):
     for wrong in (2**31, -1, "1", 1.5):
         content["model"]["vocab"]["a"] = wrong
         (folder / "tokenizer.json").write_text(json.dumps(content))
-        with pytest.raises(CheckpointError, match="an id that is not a whole number"):
+        with pytest.raises(CheckpointError, match="16777215"):
             opened(folder)
 
 
@@ -133,7 +133,7 @@ def test_a_slow_tokenizer_is_refused(tiny_base, monkeypatch):
     monkeypatch.setattr(
         "transformers.PreTrainedTokenizerFast.from_pretrained", lambda *a, **o: slow
     )
-    with pytest.raises(CheckpointError, match="is slow: it gives no character"):
+    with pytest.raises(CheckpointError, match="SimpleNamespace .*--tokenizer$"):
         opened(tiny_base)
 
 

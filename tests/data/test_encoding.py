@@ -84,10 +84,8 @@ def test_a_tokenizer_without_offsets_is_refused():
 
     with pytest.raises(InputError) as caught:
         encode(Slow(), ["text"])
-    assert str(caught.value) == (
-        "Slow: the tokenizer gives no character offsets; "
-        "use the fast tokenizer (a folder with tokenizer.json)"
-    )
+    assert caught.value.where == "Slow"
+    assert "tokenizer.json" in caught.value.fix
 
 
 def test_a_saved_truncation_is_not_applied(make_tokenizer):
@@ -176,7 +174,7 @@ def test_a_span_across_the_border_or_longer_than_the_context_is_cut_in_part():
 
 
 def test_a_context_without_room_is_refused():
-    with pytest.raises(InputError, match="no room for any text"):
+    with pytest.raises(InputError, match="--max-length"):
         kept_range(words("a b"), max_length=1, response_start=2)
 
 
@@ -217,7 +215,7 @@ def test_a_pattern_that_takes_too_long_on_a_text_is_an_error(
     monkeypatch.setattr(tokenising, "BASE_SECONDS", seconds)
     slow = tokenizer_with("[a-z]+ ([a-z ]|[a-z ])*#")
     secret = "the quick brown fox jumps over the lazy dog again"
-    with pytest.raises(InputError, match="takes too long") as caught:
+    with pytest.raises(InputError, match="--tokenizer$") as caught:
         call(slow, [secret])
     assert "fox" not in str(caught.value)
     # What comes to an end is not touched.
@@ -226,7 +224,7 @@ def test_a_pattern_that_takes_too_long_on_a_text_is_an_error(
 
 def test_a_pattern_that_is_slow_on_words_is_refused_when_it_is_loaded(tmp_path):
     tokenizer_with("[a-z]+ ([a-z ]|[a-z ])*#").save_pretrained(tmp_path / "slow")
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
+    with pytest.raises(CheckpointError, match="--tokenizer$"):
         read_tokenizer(tmp_path / "slow")
     tokenizer_with(r"\s?[a-z]+").save_pretrained(tmp_path / "fast")
     assert read_tokenizer(tmp_path / "fast")[0].is_fast

@@ -138,18 +138,18 @@ def test_an_unlikely_token_rounds_to_one_without_being_an_identifier():
 
 
 def test_a_token_without_nll_is_refused():
-    with pytest.raises(InputError, match="has no NLL"):
+    with pytest.raises(InputError, match="NLL"):
         sensitivity([math.nan], [1.0])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_a_token_without_score2_is_refused(alpha):
-    with pytest.raises(InputError, match="has no Score_2"):
+    with pytest.raises(InputError, match="Score_2"):
         sensitivity([1.0, 1.0], [0.5, math.nan], alpha=alpha)
 
 
 def test_a_task_without_tokens_is_refused():
-    with pytest.raises(InputError, match="a task has no token"):
+    with pytest.raises(InputError, match="^sensitivity: "):
         score2([[3, 1], [0, 0]])
 
 

@@ -374,7 +374,7 @@ def test_no_number_of_real_text_is_an_identifier(task):
 
 
 def test_an_unknown_detector_is_refused():
-    with pytest.raises(InputError, match="'nlp' is unknown; choose one of: rules"):
+    with pytest.raises(InputError, match="'nlp'.*rules"):
         marked("x", detector="nlp")
 
 
@@ -499,4 +499,4 @@ def test_no_hit_is_said_in_one_line(tmp_path, capsys):
     assert run([*arguments, "-o", str(tmp_path / "a.jsonl")]) == 0
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.count("no identifier was found\n") == 1
+    assert output.err.count("no identifier") == 1

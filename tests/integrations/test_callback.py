@@ -272,28 +272,28 @@ def test_what_cannot_be_used_is_refused_before_the_first_step(
     make_trainer, manifest, make_tokenizer, tmp_path
 ):
     for options, text in (
-        ({"every": 0}, "every=0: is no number of steps"),
-        ({"every": 2.5}, "every: 2.5 is not a whole number"),
-        ({"fail_if": ["mia.auc.loss.low > 0.6 for x"]}, "leave out for and except"),
-        ({"fail_if": ["rank.top1_rate.pii.value > 0.6"]}, "'rank' is unknown"),
-        ({"audits": ["stages"]}, "stages looks at series"),
-        ({"audits": []}, "needs an audit"),
-        ({"rows": 0}, "needs an audit and a row"),
+        ({"every": 0}, "^every=0: "),
+        ({"every": 2.5}, "^every: 2.5 "),
+        ({"fail_if": ["mia.auc.loss.low > 0.6 for x"]}, "^rule '.* for x': "),
+        ({"fail_if": ["rank.top1_rate.pii.value > 0.6"]}, "^rule 'rank.*'rank'"),
+        ({"audits": ["stages"]}, "^audits: stages "),
+        ({"audits": []}, "audits="),
+        ({"rows": 0}, "rows="),
     ):
         with pytest.raises(InputError, match=text):
             AuditCallback(manifest, **options)
-    with pytest.raises(InputError, match="nothing.json: there is no such file"):
+    with pytest.raises(InputError, match=r"nothing\.json: "):
         AuditCallback(tmp_path / "nothing.json")
     other_callback = AuditCallback(manifest, tokenizer=make_tokenizer(size=290))
-    with pytest.raises(InputError, match="made for another model: tokenizer"):
+    with pytest.raises(InputError, match="^checkpoint .*: tokenizer"):
         make_trainer(other_callback).train()
     bare = make_trainer(AuditCallback(manifest))
     bare.callback_handler.processing_class = None
-    with pytest.raises(CheckpointError, match="no fast tokenizer"):
+    with pytest.raises(CheckpointError, match="tokenizer="):
         bare.train()
     shard = make_trainer(AuditCallback(manifest))
     next(shard.model.parameters()).ds_id = 1
-    with pytest.raises(CheckpointError, match="are shards"):
+    with pytest.raises(CheckpointError, match="^checkpoint .*FSDP"):
         shard.train()
 
 
@@ -330,7 +330,7 @@ def test_diverged_training_is_a_warning_but_an_error_where_a_rule_waits(
     assert [look_taken.step for look_taken in look.looks] == [0]
     assert "no look at step 2" in caplog.text
     strict = AuditCallback(manifest, every=2, fail_if=["claim >= memory"], **ONE)
-    with pytest.raises(CheckpointError, match="NaN or infinite"):
+    with pytest.raises(CheckpointError, match="NaN"):
         make_trainer(Break(), strict, max_steps=2).train()
 
 

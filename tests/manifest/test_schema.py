@@ -91,10 +91,8 @@ def test_a_changed_manifest_is_refused(file):
     data["pairs"][0]["weight"] = 2.0
     with pytest.raises(InputError) as caught:
         read_manifest(change(file, **data))
-    assert str(caught.value) == (
-        f"{file}: was changed after it was built: its digest does not fit its content; "
-        "build it again, or get the original file"
-    )
+    assert caught.value.where == str(file)
+    assert "digest" in caught.value.what
 
 
 @pytest.mark.parametrize(
@@ -252,7 +250,7 @@ def test_full_weights_of_another_size_are_refused(manifest, fitting):
     merged = fitting | {"base_sha256": None}
     shape = merged["shape"]
     assert shape["hidden_size"] == 32
-    with pytest.raises(InputError, match=r"num_hidden_layers \(4 here, 2 in the mani"):
+    with pytest.raises(InputError, match=r"num_hidden_layers \(4 .*2 "):
         fits(manifest, **merged | {"shape": shape | {"num_hidden_layers": 4}})
     # A size that one of the two does not state is not compared.
     assert len(fits(manifest, **merged | {"shape": {"hidden_size": 32}})) == 1
@@ -271,10 +269,8 @@ def test_what_differs_is_told(manifest, fitting, field, value, told):
     with pytest.raises(InputError) as caught:
         fits(manifest, **fitting | {field: value})
     message = str(caught.value)
-    assert message.startswith(
-        "checkpoint 'mine': manifest 'real' was made for another model: " + told
-    )
-    assert message.endswith("; build a manifest from this checkpoint's base")
+    assert message.startswith("checkpoint 'mine': manifest 'real' ")
+    assert told in message
 
 
 # --- schema ---------------------------------------------------------------------------

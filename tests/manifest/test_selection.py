@@ -312,9 +312,7 @@ def test_rows_of_one_canary_must_agree(lay, tiny_tokenizer):
     laid, texts = lay([make_canary_row("a", seed=1), make_canary_row("b", seed=2)])
     with pytest.raises(InputError) as caught:
         sets_of((laid, texts), tiny_tokenizer)
-    assert str(caught.value) == (
-        "canary 'c0': rows of one canary hold different strings or facts; inject again"
-    )
+    assert caught.value.where == "canary 'c0'"
 
 
 def test_rows_of_one_canary_must_agree_on_parts_that_stand_twice(lay, tiny_tokenizer):
@@ -325,7 +323,7 @@ def test_rows_of_one_canary_must_agree_on_parts_that_stand_twice(lay, tiny_token
     stray = replace(spans[0], start=0, end=5, part=part)
     twice = replace(twice, spans=(stray, *spans))
     laid, texts = lay([row, twice])
-    with pytest.raises(InputError, match="hold different strings or facts"):
+    with pytest.raises(InputError, match="^canary '"):
         sets_of((laid, texts), tiny_tokenizer)
 
 

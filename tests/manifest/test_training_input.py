@@ -171,7 +171,7 @@ def test_ranges_outside_of_the_text_are_refused():
 def test_a_second_bos_is_refused_where_the_training_is_known(tiny_base):
     training = TrainingInput("added", supervised=((0, 9),))
     row = Example("p", "t", "<s>Is it?", " yes", "train", "p", training_input=training)
-    with pytest.raises(InputError, match="a model would read two") as caught:
+    with pytest.raises(InputError, match="--chat-template") as caught:
         manifest_of([row], tiny_base)
     assert "--chat-template" in str(caught.value.fix)
     assert "'p'" in str(caught.value.where)
@@ -217,7 +217,7 @@ def test_a_row_that_was_tokenised_before_gets_no_canary():
     ids = tuple(range(5, 25))
     tokenised = replace(row, training_input=replace(row.training_input, token_ids=ids))
     others = [replace(chat_example(f"r{i}"), spans=()) for i in range(1, 6)]
-    with pytest.raises(InputError, match="tokenised before") as caught:
+    with pytest.raises(InputError, match="token") as caught:
         inject([*others, tokenised], seed=0, rate=0.0, canaries=1)
     assert caught.value.where == "example 'r0'"
     assert "inject into the rows that it was made of" in caught.value.fix

@@ -48,11 +48,11 @@ def request_of(workshop, tmp_path):
 
 def test_base_and_checkpoint_in_each_others_place(request_of, tiny_base, workshop):
     swapped = request_of(tiny_base, base=str(workshop / "full"))
-    with pytest.raises(InputError, match="are --ckpt and --base swapped"):
+    with pytest.raises(InputError, match="^--ckpt: .*--base"):
         run(swapped)
     swapped_specs = (f"base={workshop / 'full'}", f"x={tiny_base}")
     named = replace(swapped, base=None, checkpoints=swapped_specs)
-    with pytest.raises(InputError, match="are --ckpt and --base swapped"):
+    with pytest.raises(InputError, match="^--ckpt: .*--base"):
         run(named)
 
 
@@ -60,12 +60,10 @@ def test_a_run_without_the_base_says_before_scoring_what_is_not_tested(
     request_of, tiny_base, capsys
 ):
     run(request_of(tiny_base))
-    error_output = capsys.readouterr().err
-    assert "Give --base MODEL" in error_output
-    assert "are not tested" in error_output
+    assert "--base MODEL" in capsys.readouterr().err
 
 
 def test_lora_alpha_of_no_lora_weights_is_refused(request_of, tiny_base):
     loading = Loading(device="cpu", lora_alpha=16)
-    with pytest.raises(InputError, match="--lora-alpha: applies to LoRA weights"):
+    with pytest.raises(InputError, match="^--lora-alpha: "):
         run(request_of(tiny_base, loading=loading))

@@ -151,7 +151,7 @@ def test_ordinary_runs_of_another_report_are_a_null(make_case, write):
         if (f.checkpoint, f.metric) == ("spark", "did")
     )
     assert (without.claim, finding.claim) == ("suppressed_kind", "nothing_shown")
-    with pytest.raises(InputError, match="--null: 'nobody' is none of the checkpoints"):
+    with pytest.raises(InputError, match="^--null: 'nobody'"):
         compare(*folders, baseline="er", null="nobody")
 
 
@@ -191,11 +191,11 @@ def test_baseline_must_be_known_and_chosen(make_case, write):
     case = make_case(sources=12)
     first_folder = write("one", case, a=0.0, b=0.1)
     second_folder = write("two", case, c=0.5)
-    with pytest.raises(InputError, match="choose one of: a, b"):
+    with pytest.raises(InputError, match="^--baseline: .*a, b$"):
         compare(first_folder, second_folder)
-    with pytest.raises(InputError, match="'x' is none of the checkpoints"):
+    with pytest.raises(InputError, match="'x'"):
         compare(first_folder, second_folder, baseline="x")
-    with pytest.raises(InputError, match="at least two"):
+    with pytest.raises(InputError, match="DIR DIR"):
         compare(first_folder)
     contrasts = compare(first_folder, second_folder, baseline="c").contrasts
     assert {row.checkpoint for row in contrasts} == {"a", "b"}
@@ -270,9 +270,7 @@ def test_an_audit_that_one_report_lacks_is_left_out_aloud(make_case, write):
     assert {row.audit for row in report.results} == {"matched"}
     assert "nll (two)" in report.guards[0].detail
     shutil.rmtree(second_folder / "scores")
-    with pytest.raises(
-        InputError, match="no audit can be compared: matched .two.; nll .two."
-    ):
+    with pytest.raises(InputError, match="matched .two.; nll .two."):
         compare(first_folder, second_folder)
 
 
@@ -353,7 +351,7 @@ def test_parts_of_a_manifest_are_compared_with_the_same_part_only(make_case, wri
     report_json = json.loads(path.read_text())
     report_json["settings"]["limit"] = 10
     path.write_text(json.dumps(report_json))
-    with pytest.raises(InputError, match="its --limit is 10, and that of .* is None"):
+    with pytest.raises(InputError, match="--limit .*10.*None"):
         compare(first_folder, second_folder)
 
 
@@ -374,10 +372,7 @@ def test_evidence_is_that_of_its_report(make_case, write, tmp_path):
             path.write_bytes(damaged)
             with pytest.raises(OutputError) as caught:
                 compare(*folders)
-            assert str(caught.value) == (
-                f"{path}: is not the file that the report was made from; "
-                "copy the report's folder again, or audit again"
-            )
+            assert caught.value.where == str(path)
         path.write_bytes(content)
 
 
@@ -420,7 +415,7 @@ def test_the_command_writes_a_report_that_can_be_gated(
     assert command_line(["gate", str(out), "--fail-if", *passing]) == 0
     unknown = ["gate", str(out), "--fail-if", "nll.nil.pii.value > 1"]
     assert command_line(unknown) == 2
-    assert "choose one of: nll" in capsys.readouterr().err
+    assert ": nll" in capsys.readouterr().err
     # A comparison can be compared again, with itself or with others.
     assert (
         command_line(["compare", str(out), str(first_folder), "--baseline", "er"]) == 0
@@ -436,16 +431,18 @@ def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
     rule = "matched.did fell by 0.1"
     gate = ["gate", str(new), "--fail-if", rule]
     assert command_line([*gate, "--against", str(old)]) == 1
-    assert "fell by 0.8" in capsys.readouterr().out
+    assert " 0.8" in capsys.readouterr().out
     command_back = ["gate", str(old), "--fail-if", rule, "--against", str(new)]
     assert command_line(command_back) == 0
     assert command_line([*gate, "--against", str(new)]) == 0
-    assert "the same model as before" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[-1].startswith("PASS: ")
     assert command_line(gate) == 2
-    assert "add --against REPORT" in capsys.readouterr().err
+    assert "--against REPORT" in capsys.readouterr().err
     second_folder = write("two", case, a=0.1, b=0.2)
     assert command_line([*gate, "--against", str(second_folder)]) == 2
-    assert "has no checkpoint er; audit both under one name" in capsys.readouterr().err
+    error_output = capsys.readouterr().err
+    assert f"--against {second_folder}: " in error_output
+    assert " er;" in error_output
 
 
 def test_a_rounded_checkpoint_keeps_its_original(make_case, write):

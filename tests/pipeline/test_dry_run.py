@@ -56,7 +56,7 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(workshop, tiny_base, monkey
     assert facts["seconds"] >= max(
         pass_facts["seconds"] for pass_facts in facts["passes"]
     )
-    with pytest.raises(SparkError, match="did you mean"):
+    with pytest.raises(SparkError, match=str(workshop / "lora")):
         estimate(replace(request, checkpoints=(str(workshop / "loar"),)))
 
 

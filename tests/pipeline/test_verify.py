@@ -121,11 +121,9 @@ def test_a_report_follows_from_its_evidence(work_folder, tiny_base, capsys):
     trusted = " ".join(verdict["taken_on_trust"])
     assert "held_out_back" in trusted
     assert "number format" in trusted
-    assert "weights and source" not in trusted
+    assert "--ckpt" not in trusted
     assert command_line(["verify", str(work_folder / "report")]) == 0
-    output = capsys.readouterr().out
-    assert "Taken on trust" in output
-    assert "weights and source of base, ours (give --ckpt" in output
+    assert "base, ours (give --ckpt" in capsys.readouterr().out
 
 
 def test_a_figure_or_claim_that_does_not_follow_is_found(plain, tmp_path):
@@ -357,12 +355,12 @@ def test_a_report_without_evidence_is_not_verified(work_folder, tmp_path, capsys
     shutil.rmtree(folder / "tables")
     for page in folder.glob("report.[hm]*"):
         page.unlink()
-    assert "the report has no evidence" in wrong(folder)["report.json"]
+    assert "report.json" in wrong(folder)
     assert command_line(["verify", str(folder)]) == 1
     capsys.readouterr()
     call = ["gate", str(folder), "--attest", str(tmp_path / "a.json")]
     assert command_line(call) == 2
-    assert "nothing can be stated on this report" in capsys.readouterr().err
+    assert "error: --attest: " in capsys.readouterr().err
     assert not (tmp_path / "a.json").exists()
 
 
@@ -378,7 +376,7 @@ def test_no_statement_is_made_on_a_report_that_was_emptied(
     path.write_text(json.dumps(FORGED[edit](json.loads(path.read_text()))))
     call = ["gate", str(folder), "--attest", str(tmp_path / "a.json")]
     assert command_line(call) == 2
-    assert "does not follow from its evidence" in capsys.readouterr().err
+    assert "error: --attest: " in capsys.readouterr().err
     assert not (tmp_path / "a.json").exists()
 
 
@@ -589,9 +587,11 @@ def test_what_is_no_statement_and_unknown_names_are_refused(
     (tmp_path / "x.json").write_text("{}")
     call = ["verify", str(work_folder / "report")]
     assert command_line([*call, "--attestation", str(tmp_path / "x.json")]) == 2
-    assert "is no statement on a report" in capsys.readouterr().err
+    assert f"error: {tmp_path / 'x.json'}: " in capsys.readouterr().err
     assert command_line([*call, "--ckpt", f"our={work_folder / 'lora'}"]) == 2
-    assert "did you mean 'ours'?" in capsys.readouterr().err
+    error_output = capsys.readouterr().err
+    assert "error: --ckpt: 'our' " in error_output
+    assert "'ours'?" in error_output
 
 
 def test_exact_tables_are_those_of_the_evidence_and_checked_to_the_byte(

@@ -158,11 +158,11 @@ def test_csv_has_the_columns_of_the_frame(name, tmp_path):
 @pytest.mark.parametrize("name", [None, 1, ["results"]])
 def test_a_name_that_is_no_text_is_refused(name):
     shown = "list" if isinstance(name, list) else str(name)
-    with pytest.raises(TypeError, match=f"of: {shown} is not"):
+    with pytest.raises(TypeError, match=f"of: {shown} "):
         full_report().to_frame(name)
-    with pytest.raises(TypeError, match=f"of: {shown} is not"):
+    with pytest.raises(TypeError, match=f"of: {shown} "):
         AuditResult().to_frame(name)
-    with pytest.raises(TypeError, match=f"name: {shown} is not"):
+    with pytest.raises(TypeError, match=f"name: {shown} "):
         full_report().plot(name)
 
 
@@ -177,7 +177,7 @@ def test_a_task_may_have_the_name_of_a_column(task):
 @pytest.mark.parametrize("task", ["value", "note", "t"])
 def test_an_accuracy_that_is_text_is_refused(task):
     record = {"checkpoint": "b", "stage": 1, "after": "u", task: "high"}
-    with pytest.raises(ValueError, match="accuracy_matrix holds something else"):
+    with pytest.raises(ValueError, match="accuracy_matrix"):
         full_report(tables={"accuracy_matrix": [record]})
 
 

@@ -212,7 +212,7 @@ def test_a_person_is_found_by_any_of_their_sources(folder):
     assert {(record["id"], record["trained"]) for record in records} == {
         ("later-source", 5)
     }
-    with pytest.raises(InputError, match="nothing is known"):
+    with pytest.raises(InputError, match="^--person later-source: "):
         persons(report, folder, ["later-source"])
 
 
@@ -363,23 +363,23 @@ def test_what_comes_back_is_told_of_the_person_alone(folder):
         1,
         "not_tested",
     )
-    with pytest.raises(InputError, match="other identifiers than were audited"):
+    with pytest.raises(InputError, match="^--manifest: .*--limit"):
         persons(report, folder, ["s1"], shown=SimpleNamespace(examples=rows[1:]))
 
 
 def test_reports_of_different_rows_are_not_compared(tmp_path):
     reports_of_both = made(tmp_path / "a"), made(tmp_path / "b", held_out=40)
-    with pytest.raises(InputError, match="different rows"):
+    with pytest.raises(InputError, match=f"^{tmp_path / 'a'} and {tmp_path / 'b'}: "):
         changed({folder: read_report(folder) for folder in reports_of_both}, ["five"])
 
 
 def test_text_needs_the_person_and_the_manifest(folder, capsys):
     assert command_line(["persons", str(folder), "--show-text"]) == 2
-    assert "--show-text: needs the person and the manifest" in capsys.readouterr().err
+    assert "error: --show-text: " in capsys.readouterr().err
 
 
 def test_who_is_in_no_row_is_refused_by_name(folder):
-    with pytest.raises(InputError, match="--person nobody: is no row"):
+    with pytest.raises(InputError, match="^--person nobody: "):
         persons(read_report(folder), folder, ["row-3", "nobody"])
 
 
@@ -387,13 +387,13 @@ def test_evidence_of_another_report_is_refused(folder):
     path = folder / "scores" / "mia.parquet"
     path.write_bytes(path.read_bytes() + b" ")
     report = read_report(folder)
-    with pytest.raises(OutputError, match="not the file"):
+    with pytest.raises(OutputError, match=f"^{path}: "):
         evidence_of(report, folder)
     path.unlink()
-    with pytest.raises(OutputError, match="is missing"):
+    with pytest.raises(OutputError, match=f"^{path}: "):
         evidence_of(report, folder)
     without = report.model_copy(update={"evidence": {}})
-    with pytest.raises(InputError, match="no evidence of `mia`"):
+    with pytest.raises(InputError, match="`spark-audit mia`"):
         evidence_of(without, folder)
 
 
@@ -473,7 +473,7 @@ def test_what_lacks_its_evidence_is_refused_before_anything_is_written(tmp_path)
     row = Row(audit="mia", checkpoint="leaky", metric="auc", value=0.8)
     report = read_report(folder).model_copy(update={"results": [row]})
     other = tmp_path / "other"
-    with pytest.raises(OutputError, match="is missing"):
+    with pytest.raises(OutputError, match=r"mia\.parquet: "):
         write_report(report, other, formats=("dossier", "named"))
     assert not other.exists()
 
@@ -490,7 +490,7 @@ def test_a_refused_report_keeps_no_copy_of_the_one_in_its_folder(tmp_path):
         file.unlink()
     before = read_report(sources[1])
 
-    with pytest.raises(OutputError, match="is missing"):
+    with pytest.raises(OutputError, match=r"mia\.parquet: "):
         refused.save(sources[1], ["json", "named"])
     assert {path.name for path in tmp_path.iterdir()} == {"first", "second"}
     assert read_report(sources[1]) == before

@@ -136,12 +136,12 @@ def test_what_a_report_says_of_itself_writes_nothing_elsewhere(report, tmp_path)
     for name in ("../evil", "/evil", "x y/z", "results", "", ".."):
         text["tables"] = {name: [{"a": 1}]}
         (tmp_path / "report.json").write_text(json.dumps(text))
-        with pytest.raises(InputError, match="the name of a table is letters, digits"):
+        with pytest.raises(InputError, match="field tables: "):
             read_report(tmp_path)
     (tmp_path / "report.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="begins with a byte order mark"):
+    with pytest.raises(InputError, match=f"^{tmp_path / 'report.json'}"):
         read_report(tmp_path)
-    with pytest.raises(InputError, match="is a file; give a report folder"):
+    with pytest.raises(InputError, match=f"^{tmp_path / 'report.json'}: "):
         read_report(tmp_path / "report.json")
 
 
@@ -153,7 +153,7 @@ def test_no_link_leads_out_of_the_folder(name, report, tmp_path):
         path.mkdir()
     (outside / "kept.csv").write_text("kept")
     (folder / name).symlink_to(outside)
-    with pytest.raises(InputError, match=f"{name}: is a link out of the folder"):
+    with pytest.raises(InputError, match=f"{name}: "):
         write_report(report, folder)
     assert [path.name for path in outside.iterdir()] == ["kept.csv"]
     assert [path.name for path in folder.iterdir()] == [name]
@@ -230,7 +230,7 @@ def test_a_report_names_files_of_its_folder_only(name, report, tmp_path):
     foreign = json.loads((folder / "report.json").read_text())
     foreign["files"] = {"csv": [name]}
     (folder / "report.json").write_text(json.dumps(foreign))
-    with pytest.raises(InputError, match="field files: .*none of a report's"):
+    with pytest.raises(InputError, match="field files: "):
         read_report(folder)
     write_report(report, folder, formats=["json"])
     assert (tmp_path / "theirs.csv").read_text() == "kept"
@@ -255,7 +255,7 @@ def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(report, tmp_path)
     write_report(report, tmp_path / "theirs", formats=["json"])
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "report.json").symlink_to(tmp_path / "theirs/report.json")
-    with pytest.raises(OutputError, match="is a link out of its folder"):
+    with pytest.raises(OutputError, match=f"^{tmp_path / 'folder' / 'report.json'}: "):
         read_report(tmp_path / "folder")
 
 
@@ -386,7 +386,7 @@ def test_a_report_whose_sentence_cannot_be_rendered_is_refused(
     content = json.loads(path.read_text())
     content["findings"][0] |= forged
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="do not fit its sentence"):
+    with pytest.raises(InputError, match=f"^{path}: "):
         read_report(tmp_path)
 
 
@@ -396,7 +396,9 @@ def test_the_page_is_opened_in_a_browser_if_asked(tmp_path, monkeypatch, capsys)
     write_report(made_report("base"), tmp_path / "r", formats=("json",))
     call = ["report", str(tmp_path / "r"), "--open"]
     assert command_line([*call, "--format", "md"]) == 2
-    assert "add html to --format" in capsys.readouterr().err
+    error_output = capsys.readouterr().err
+    assert "--open: " in error_output
+    assert "html" in error_output
     assert opened == []
     assert command_line([*call, "--format", "html"]) == 0
     assert opened == [(tmp_path / "r" / "report.html").resolve().as_uri()]

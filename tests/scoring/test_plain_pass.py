@@ -334,7 +334,7 @@ def test_nan_logits_name_the_item(generic, monkeypatch):
     items[2].ids[:] = np.minimum(items[2].ids, 298)
     with torch.no_grad():
         model.get_input_embeddings().weight[299] = torch.nan
-    with pytest.raises(CheckpointError, match="NaN or infinite") as caught:
+    with pytest.raises(CheckpointError, match="NaN") as caught:
         score(make_loaded(model), items)
     assert "'t01'" in str(caught.value)
 

@@ -108,10 +108,10 @@ def test_its_scores_are_those_of_transformers(url, shared_models, here, texts):
 
 def test_the_base_in_the_adapters_place_is_refused(url, adapter, texts):
     served = open_checkpoint(url, model="mine", agree=str(adapter))
-    with pytest.raises(CheckpointError, match="does it leave out the adapter"):
+    with pytest.raises(CheckpointError, match=f"^{url}: "):
         score(served, texts)
 
 
 def test_its_models_are_named(url, adapter):
-    with pytest.raises(CheckpointError, match="choose one of: base, mine"):
+    with pytest.raises(CheckpointError, match="base, mine"):
         open_checkpoint(url, model="other", agree=str(adapter))

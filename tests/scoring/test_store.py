@@ -198,10 +198,8 @@ def test_a_shard_that_is_a_link_out_of_the_folder_is_left_out(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / shard.name).symlink_to(shard)
     store = Store(tmp_path / "mine")
-    assert store.notes == [
-        f"score part {shard.name} is damaged or of another version; its items are "
-        "scored again"
-    ]
+    (note,) = store.notes
+    assert shard.name in note
 
 
 def test_shards_tell_nothing_about_the_texts(tmp_path):
@@ -247,7 +245,7 @@ def test_rows_are_flushed_by_time_and_by_number(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(OutputError, match=f"^{tmp_path / 'file'}"):
         Store(tmp_path / "file" / "store").pass_items(MODEL, ITEMS, Pass()).store_keys()
 
 
@@ -277,7 +275,7 @@ def test_a_shard_that_vanishes_is_an_output_error(tmp_path):
     keys = fill(store, ITEMS)
     for path in tmp_path.glob("*.parquet"):
         path.unlink()
-    with pytest.raises(OutputError, match="is not a readable score table; score again"):
+    with pytest.raises(OutputError, match=r"\.parquet: "):
         store.gather(keys, scoring_pass=Pass())
 
 

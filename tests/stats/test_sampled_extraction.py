@@ -36,9 +36,9 @@ class TestTries:
 
     def test_what_is_no_probability_is_refused(self):
         for logp in (0.1, np.nan):
-            with pytest.raises(ValueError, match="^a log probability is NaN or above"):
+            with pytest.raises(ValueError, match="NaN"):
                 n_p(logp)
-        with pytest.raises(ValueError, match="^p must lie"):
+        with pytest.raises(ValueError, match="^p "):
             n_p(-1.0, p=1.0)
 
 
@@ -67,5 +67,5 @@ class TestDecoding:
 
     def test_rounding_makes_no_probability_above_one(self):
         assert top_k_logp([0.1], [1], [-0.1000001], k=40)[0] == 0.0
-        with pytest.raises(ValueError, match=r"^an NLL is NaN$"):
+        with pytest.raises(ValueError, match="NLL"):
             top_k_logp([np.nan], [1], [0.0], k=40)

@@ -96,4 +96,6 @@ def test_a_switch_of_a_file_is_true_or_false(line, received, tmp_path, capsys):
     assert run_command(words, program="try", app=program_of(received)) == 2
     assert received == []
     switch = line.split(" ")[0]
-    assert f"{switch} is a switch" in capsys.readouterr().err
+    error_output = capsys.readouterr().err
+    assert f" {switch} " in error_output
+    assert str(path) in error_output

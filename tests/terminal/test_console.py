@@ -94,8 +94,8 @@ def wrapped(error: Exception, cause: Exception) -> Exception:
         (CheckpointError("broken"), 3, "error: broken"),
         (OutputError("full"), 4, "error: full"),
         (FileNotFoundError(2, "No such file", "/a"), 2, "/a: No such file"),
-        (IncompleteError("half done"), 5, "resume with: try do --text 'a b'"),
-        (KeyboardInterrupt(), 130, "interrupted; resume with: try do --text 'a b'"),
+        (IncompleteError("half done"), 5, ": try do --text 'a b'"),
+        (KeyboardInterrupt(), 130, ": try do --text 'a b'"),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
 )
@@ -112,7 +112,8 @@ def test_defects_of_ours_leave_no_data_behind(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert call(raising(KeyError("Jane Roe, 078-05-1120"))) == 70
     err = capsys.readouterr().err
-    assert "try: a defect of ours (KeyError)" in err
+    assert err.startswith("try: ")
+    assert "(KeyError)" in err
     (log,) = tmp_path.glob("try-*.log")
     assert "Jane" not in err + log.read_text()
     assert "in action" in log.read_text()
@@ -127,7 +128,8 @@ def test_a_panic_is_no_traceback_and_not_the_gates_code(monkeypatch, capsys, tmp
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert call(panics) == 70
     err = capsys.readouterr().err
-    assert "try: a defect of ours (PanicException)" in err
+    assert err.startswith("try: ")
+    assert "(PanicException)" in err
     assert "Jane" not in err
 
 
@@ -135,7 +137,7 @@ def test_a_panic_is_no_traceback_and_not_the_gates_code(monkeypatch, capsys, tmp
 def test_every_signal_that_ends_is_an_interrupt(sent, capsys):
     before = [signal.getsignal(number) for number in SIGNALS]
     assert call(lambda: os.kill(os.getpid(), sent)) == 130
-    assert "resume with: try do" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith(": try do\n")
     # A program that calls this one has its own signals again.
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
@@ -148,7 +150,7 @@ def test_an_interrupt_of_which_a_library_made_an_error_is_one(capsys):
             raise ImportError("cannot import name") from None
 
     assert call(action) == 130
-    assert "resume with: try do" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith(": try do\n")
     assert call(raising(InputError("is odd"))) == 2  # and is forgotten afterwards
 
 
@@ -165,9 +167,9 @@ def test_an_interrupt_of_which_a_library_made_an_error_is_one(capsys):
 )
 def test_the_end_of_memory_is_no_defect(error, capsys):
     assert call(raising(error)) == 5
-    lines = capsys.readouterr().err.splitlines()
-    assert "out of memory; end other programs" in lines[0]
-    assert lines[1:] == ["resume with: try do"]
+    line, last_line = capsys.readouterr().err.splitlines()
+    assert line.startswith("try: ")
+    assert last_line.endswith(": try do")
 
 
 def test_a_reader_that_has_enough_is_no_error():
@@ -219,17 +221,17 @@ def test_inputs_are_not_written_over(tmp_path):
     circle.symlink_to(circle.name)
     keep_apart([tmp_path / "new"], [circle])
     keep_apart([tmp_path / "a"], [tmp_path / "b"])
-    with pytest.raises(InputError, match="and it is an input"):
+    with pytest.raises(InputError, match=f"^{tmp_path}/x/../a: "):
         keep_apart([tmp_path / "x" / ".." / "a"], [tmp_path / "a"])
     (tmp_path / "b").write_text("mine")
     (tmp_path / "same").hardlink_to(tmp_path / "b")
-    with pytest.raises(InputError, match="and it is an input"):
+    with pytest.raises(InputError, match=f"^{tmp_path}/same: "):
         keep_apart([tmp_path / "same"], [tmp_path / "b"])
 
 
 def test_an_unknown_value_lists_the_known_ones():
     assert one_of("a", "--x", (None, "a", "b")) == "a"
-    with pytest.raises(InputError, match="^--x: 'c' is unknown; choose one of: a, b$"):
+    with pytest.raises(InputError, match="^--x: 'c'.* a, b$"):
         one_of("c", "--x", (None, "a", "b"))
 
 

@@ -185,7 +185,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step():
 
     phase = replace(learning_phase(stream, 0), gradients=spoil)
     before = state_of(stream)
-    with pytest.raises(InputError, match="the gradient is not finite at step 1 of"):
+    with pytest.raises(InputError, match=r"\b1 of\b"):
         run_through(stream, phase)
     assert all(torch.equal(before[name], w) for name, w in state_of(stream).items())
 

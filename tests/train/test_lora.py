@@ -68,11 +68,11 @@ def test_adapters_stand_on_the_attention_projections(kind, make):
 def test_a_model_without_attention_names_its_layers():
     model = torch.nn.Sequential()
     model.add_module("in_proj", torch.nn.Linear(2, 2))
-    with pytest.raises(InputError, match="no attention projections; .*are: in_proj; "):
+    with pytest.raises(InputError, match=" in_proj; "):
         projections(model)
-    with pytest.raises(InputError, match="has no linear layer 'q_proj'.* in_proj; "):
+    with pytest.raises(InputError, match="'q_proj'.* in_proj; "):
         projections(model, ["q_proj"])
-    with pytest.raises(InputError, match="'lm_head' is the output head"):
+    with pytest.raises(InputError, match="'lm_head'"):
         projections(make_model("llama"), ["lm_head"])
     assert projections(model, ["in_proj"]) == ["in_proj"]
 

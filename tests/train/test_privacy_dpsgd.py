@@ -383,16 +383,16 @@ def test_small_epsilons_are_near_the_exact_ones(sigma):
 
 
 def test_noise_is_found_for_a_target(stream):
-    with pytest.raises(
-        InputError, match="no noise gives an epsilon of 1e-09 at delta 0.0001"
-    ):
+    with pytest.raises(InputError, match=r"1e-09 .*0\.0001"):
         noise_for([(60, {"a": 0.05})], target=1e-9, delta=1e-4)
     facts = dpsgd(stream("dp.target_epsilon=2"), METHODS["mtl"]).facts
     assert 1.99 < max(facts["epsilon"].values()) <= 2
     assert facts["noise_multiplier"] != 1.0
-    with pytest.raises(InputError, match="are both given"):
+    with pytest.raises(
+        InputError, match="^--set: .*dp.noise_multiplier.*dp.target_epsilon"
+    ):
         dpsgd(stream("dp.target_epsilon=2", "dp.noise_multiplier=1"), METHODS["er"])
-    with pytest.raises(InputError, match="no epsilon is claimed for gem: the stored"):
+    with pytest.raises(InputError, match=r"\bgem\b"):
         dpsgd(stream("dp.target_epsilon=2"), METHODS["gem"])
 
 
@@ -401,14 +401,14 @@ def test_epsilon_is_claimed_where_all_is_accounted(stream):
     for name, method in METHODS.items():
         notes: list[str] = []
         facts = dpsgd(replace(stream_made, note=notes.append), method).facts
-        assert notes[0] == "dp.delta 0.5 is above 1/N: a row may be given away whole"
+        assert notes[0].startswith("dp.delta 0.5 ")
         assert ("epsilon" in facts) == (name in CLAIMED)
         if name not in CLAIMED:
-            assert f"no epsilon: {facts['no_epsilon']}" in notes
+            assert any(facts["no_epsilon"] in note for note in notes)
             assert len(facts["no_epsilon"]) > 20
         json.dumps(dict(facts), allow_nan=False)
     none = dpsgd(stream("dp.noise_multiplier=0"), METHODS["er"]).facts
-    assert none["no_epsilon"] == "noise_multiplier 0 is too small for any"
+    assert none["no_epsilon"].startswith("noise_multiplier 0 ")
 
 
 def test_a_method_that_says_nothing_has_no_epsilon(stream):
@@ -440,6 +440,6 @@ def test_another_noise_than_at_first_is_refused(tiny_base, data, tmp_path, monke
         patched.setattr(Folder, "save", once)
         with pytest.raises(Killed):
             start(8.0)
-    with pytest.raises(InputError, match=r"multiplier was 8\.0, and is 0\.5; "):
+    with pytest.raises(InputError, match=r"8\.0, .*0\.5; "):
         start(0.5)
     assert start(8.0).record.privacy["epsilon"]["yelp"] <= 2

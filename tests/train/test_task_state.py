@@ -123,5 +123,5 @@ def test_what_is_carried_must_be_there(tmp_path):
     last = tmp_path / "carried" / "3-c.safetensors"
     last.write_bytes(last.read_bytes()[:-1] + b"\x01")  # another number
     for k, name in ((0, "1-a"), (2, "3-c")):
-        with pytest.raises(OutputError, match=f"{name}.safetensors: is gone or dam"):
+        with pytest.raises(OutputError, match=rf"{name}\.safetensors: "):
             stream.read_carried(k)

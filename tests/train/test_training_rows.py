@@ -47,7 +47,7 @@ def test_a_response_that_does_not_fit_whole_is_an_error(bos):
         with pytest.raises(InputError) as caught:
             encode_rows([long], tokenizer, max_length=length)
         assert caught.value.where == "example 'row 7'"
-    with pytest.raises(InputError, match=f"takes {size} tokens, and max_length"):
+    with pytest.raises(InputError, match=rf"\b{size}\b.*max_length"):
         encode_rows([long], tokenizer, max_length=least - 1)
     # Without a token in front, an identifier's first would have no prediction.
     span = (Span(4, 15, "SSN"),)
@@ -56,7 +56,7 @@ def test_a_response_that_does_not_fit_whole_is_an_error(bos):
     least = 1 + int(full.pii.sum()) + int(full.response.sum())
     (short,) = encode_rows([close], tokenizer, max_length=least)
     assert short.pii.sum() == full.pii.sum() > 2
-    with pytest.raises(InputError, match="tokens, and max_length"):
+    with pytest.raises(InputError, match="max_length"):
         encode_rows([close], tokenizer, max_length=least - 1)
 
 

@@ -54,9 +54,7 @@ def test_assignments_set_the_fields_that_they_name():
     "text", ["nothing=1", "ptpc=1", "ptpc.=1", "lambda=1", "replay.lambda_=1", "=1"]
 )
 def test_unknown_names_are_refused(text):
-    with pytest.raises(
-        InputError, match=r"is no setting of any method.*replay\.lambda, "
-    ):
+    with pytest.raises(InputError, match=r"replay\.lambda, "):
         parse([text])
 
 
@@ -64,7 +62,7 @@ def test_a_method_takes_its_own_settings_only():
     some: Any = ("loss", "replay.ratio")
     assert parse(["replay.ratio=0.2"], groups=some).replay.ratio == 0.2
     for other in ("replay.top_k=3", "ptpc.ul=off"):
-        with pytest.raises(InputError, match="no setting of method 'er'") as caught:
+        with pytest.raises(InputError, match="'er'") as caught:
             parse([other], groups=some, method="er")
         assert "replay.ratio" in str(caught.value)
         assert "ptpc" not in str(caught.value).partition("choose")[2]
@@ -127,7 +125,7 @@ def test_every_value_survives_the_way_through_text():
     ],
 )
 def test_a_misspelt_setting_is_answered_with_the_nearest(make, nearest):
-    with pytest.raises(TypeError, match=f"did you mean {nearest}"):
+    with pytest.raises(TypeError, match=nearest):
         make()
 
 
@@ -147,5 +145,5 @@ def test_a_bad_value_of_a_setting_is_refused_in_one_line(make, named):
 
 def test_settings_of_another_type_are_refused():
     settings: Any = ["lr=1"]
-    with pytest.raises(TypeError, match="settings: list is neither"):
+    with pytest.raises(TypeError, match="^settings: list "):
         assignments(settings)

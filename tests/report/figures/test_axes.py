@@ -65,11 +65,11 @@ def test_the_list_of_plots_names_every_figure(drawn_report):
 
 def test_a_figure_that_is_none_or_empty_is_said_in_a_line(drawn_report):
     report, _ = drawn_report(1)
-    with pytest.raises(InputError, match="unknown figure 'mio'") as caught:
+    with pytest.raises(InputError, match="'mio'.*'mia'") as caught:
         report.plot("mio")
     assert "mia" in str(caught.value)
     empty = report.model_copy(update={"results": [], "tables": {}, "contrasts": []})
-    with pytest.raises(InputError, match="holds nothing for the figure mia"):
+    with pytest.raises(InputError, match=r"\bmia\b"):
         empty.plot("roc")
 
 

@@ -541,10 +541,10 @@ def test_a_figure_is_plotted_by_its_name_in_a_width(paper):
 @pytest.mark.parametrize(
     ("name", "width", "message"),
     [
-        ("paper-top1", 12.0, "not the width"),
-        ("matched", 3.3, "width of its own"),
-        ("paper-sweep", None, "holds nothing for the figure paper-sweep"),
-        ("paper-top2", None, "unknown figure"),
+        ("paper-top1", 12.0, "^width: "),
+        ("matched", 3.3, "^width: .*matched"),
+        ("paper-sweep", None, "paper-sweep"),
+        ("paper-top2", None, "'paper-top2'.*'paper-top1'"),
     ],
 )
 def test_a_figure_that_cannot_be_drawn_is_refused_in_a_line(
