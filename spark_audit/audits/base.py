@@ -240,8 +240,8 @@ class Audit(MetricRows, CheckedFields, ABC):
     def is_reference(cls, finding: Finding) -> bool:
         """Return whether a finding is on a checkpoint that others are compared with.
 
-        Such a checkpoint is not under test: a report that has nothing else on it gives
-        it no state, and no rule of the gate judges its claims.
+        Such a checkpoint is not under test: a report gives it no state, and no rule of
+        the gate judges its claims.
         """
         del finding
         return False

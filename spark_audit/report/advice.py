@@ -97,11 +97,18 @@ def _advice_on_untested(
 ) -> list[str]:
     """Return the advice on checkpoints whose memory was not tested."""
     keys_of_rows = set()  # which rows would have to be given
+    keys_of_reasons = set()  # what follows from a reason that an audit gives
     names_by_fault: dict[str, list[str]] = {}
     for checkpoint_state in members:
         for guard in checkpoint_state.faults:
             names_by_fault.setdefault(guard.name, []).append(checkpoint_state.name)
         if checkpoint_state.faults:
+            continue
+
+        # An audit may know better what to do than what is true of most.
+        led_by = checkpoint_state.led_by
+        if led_by is not None and knows(f"advice.{led_by.says}"):
+            keys_of_reasons.add(f"advice.{led_by.says}")
             continue
 
         # No guard failed: held-out rows were missing or not comparable.
@@ -110,7 +117,7 @@ def _advice_on_untested(
         else:
             keys_of_rows.add("advice.give")
 
-    sentences = []
+    sentences = [render(key) for key in sorted(keys_of_reasons)]
     if keys_of_rows:
         sentences.append(render("advice.comparison"))
     for key in sorted(keys_of_rows):

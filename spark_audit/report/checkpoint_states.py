@@ -262,7 +262,7 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
         findings = [*findings_by_name.get(name, ()), *reasons_for_all]
         has_detection = any(finding.detected for finding in findings)
         is_clean_base = name == BASE and not has_detection
-        if is_only_reference(findings_by_name.get(name, ())):
+        if is_reference(findings_by_name.get(name, ())):
             continue
         if name != RELEARNED_BASE and not is_clean_base:
             memory_rows = memory_rows_by_name.get(name, [])
@@ -273,18 +273,18 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
     return sorted(all_checkpoint_states, key=_badness)
 
 
-def is_only_reference(findings: Sequence[Finding]) -> bool:
-    """Return whether others are only compared with a checkpoint: it is not under test.
+def is_reference(findings: Sequence[Finding]) -> bool:
+    """Return whether others are compared with a checkpoint: it is not under test.
+
+    One audit that takes it as such is enough: what others find on it is no reason to
+    stop it, since nobody means to release it.
 
     Parameters
     ----------
     findings
         All findings on the checkpoint.
     """
-    of_audits = [finding for finding in findings if finding.audit != OF_REPORT]
-    return bool(of_audits) and all(
-        about(finding.audit).is_reference(finding) for finding in of_audits
-    )
+    return any(about(finding.audit).is_reference(finding) for finding in findings)
 
 
 def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from made_reports import figure, made_report
 
+from spark_audit import sentences
 from spark_audit.audits.claims import corrected
 from spark_audit.errors import InputError
+from spark_audit.report.advice import advice
 from spark_audit.report.checkpoint_states import checkpoint_states
 from spark_audit.report.gate.judge import check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
@@ -111,7 +113,8 @@ def test_a_model_after_erasure_has_a_state_and_one_before_has_none(of_all_kinds)
     }
 
 
-def test_a_model_before_erasure_that_is_audited_otherwise_has_a_state():
+def test_a_model_before_erasure_has_no_state_whatever_else_is_found_on_it():
+    """Nobody means to release it, and it should remember what is to be forgotten."""
     leak = finding("before", "memory", "before_remembers")
     other = figure("before", "matched|memory", -1.0, unit="nats", no_effect=0.0)
     claim = Finding.on(
@@ -121,8 +124,40 @@ def test_a_model_before_erasure_that_is_audited_otherwise_has_a_state():
         facts={"memory": other, "trained": other, "held_out": other},
         p=0.001,
     )
-    (state,) = checkpoint_states(report(leak, claim, results=[other]))
-    assert state.name == "before"
+    kept = finding("kept", "memory", "remembered")
+    both = report(leak, claim, kept, results=[other])
+    assert [state.name for state in checkpoint_states(both)] == ["kept"]
+    assert states(both, DEFAULT_RULES[0])["before"] == "left_out"
+
+
+def test_where_nothing_bounds_what_remains_nothing_was_tested():
+    few = Finding.not_tested(
+        "erasure",
+        "erasure.cannot_tell_few",
+        checkpoint="after",
+        reason="fewer than 5 independent groups on one of the sides",
+    )
+    untested = report(finding("before", "memory", "before_remembers"), few)
+    assert [f.verdict for f in untested.findings] == ["", "CANNOT TELL"]
+    (state,) = checkpoint_states(untested)
+    assert state.state == "NOT TESTED"
+    assert states(untested, DEFAULT_RULES[0])["after"] == "tripped"
+
+
+@pytest.mark.parametrize(
+    "reason", ["missing_swapped", "missing_retrained_read", "missing_not_trained"]
+)
+def test_the_next_step_after_a_mistake_of_the_setup_is_its_own(reason):
+    mistaken = Finding.not_tested(
+        "erasure",
+        f"erasure.{reason}",
+        checkpoint="after",
+        before="before",
+        retrained="again",
+    )
+    untested = report(finding("before", "nothing_shown", "before_nothing"), mistaken)
+    next_step = advice(checkpoint_states(untested))["NOT TESTED"]
+    assert next_step == sentences.render(f"advice.erasure.{reason}")
 
 
 def test_the_column_of_erasure_shows_verdicts(of_all_kinds):

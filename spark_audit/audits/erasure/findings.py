@@ -45,6 +45,8 @@ def verdict_of(finding: Finding) -> str:
     verdict on their original; no checkpoint has one if the setup is mistaken.
     """
     key = finding.says.removeprefix("erasure.")
+    if key == "cannot_tell_few":
+        return CANNOT_TELL
     if key == "broken" or finding.voided_by == "broken_model":
         return BROKEN
     if key.startswith(WITHOUT_VERDICT) or finding.claim == "not_tested":

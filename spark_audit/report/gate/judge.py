@@ -27,7 +27,7 @@ from spark_audit.names import (
     is_untrained,
     series_of,
 )
-from spark_audit.report.checkpoint_states import is_only_reference
+from spark_audit.report.checkpoint_states import is_reference
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.gate.rules import Rule
 from spark_audit.report.gate.verdicts import (
@@ -316,7 +316,7 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
         return render("gate.relearned")
     # The base was not trained on audited rows.
     if rule.claim or rule.guard:
-        if _is_only_reference(report, name):
+        if _is_reference(report, name):
             return render("gate.without_verdict")
         return render("gate.base") if name == BASE else ""
     if rule.verdict:
@@ -350,10 +350,10 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
     return ""
 
 
-def _is_only_reference(report: Report, name: str) -> bool:
-    """Return whether others are only compared with a checkpoint."""
+def _is_reference(report: Report, name: str) -> bool:
+    """Return whether others are compared with a checkpoint."""
     findings = [finding for finding in report.findings if finding.checkpoint == name]
-    return is_only_reference(findings)
+    return is_reference(findings)
 
 
 def _is_baseline_of(report: Report, rows: Sequence[Row], name: str) -> bool:
