@@ -87,6 +87,8 @@ class Metric:
     least_step
         Least rounding step of its figures in shared files, in its unit; 0: that which
         their clusters ask for.
+    is_chosen
+        Whether it was chosen and not measured: shared files show it as it is.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Metric:
     counted: tuple[str, ...] = ()
     rounds: Literal["nearest", "up", "down"] = "nearest"
     least_step: float = 0.0
+    is_chosen: bool = False
 
     @property
     def range(self) -> tuple[float, float]:

@@ -147,7 +147,7 @@ class Erasure(Audit):
         ),
         Metric("change", "nats", learned=-1, variants=(FORGET, NEVER)),
         Metric("rise", "bits", learned=1, no_effect=0.0),
-        Metric("margin", "nats", alone=True),
+        Metric("margin", "nats", alone=True, is_chosen=True),
         Metric("smallest_margin", "nats", alone=True),
         Metric("cost", "nats", variants=(RETAINED, NEVER)),
         _share_by_side("written", rate=True, variants=(FORGET, NEVER)),
@@ -388,6 +388,8 @@ class Erasure(Audit):
             comparison,
             after,
             {name: figures[name].remaining[part_of_rows] for name in names},
+            margin,
+            margin_row,
             n_shared=int(evidence.facts.get("shared", 0)),
             n_forget=_n_forget_rows(evidence.units),
         )
@@ -417,6 +419,15 @@ class Erasure(Audit):
 
         other_ps = {name: finding.p for name, finding in finding_by_name.items()}
         for name, verdict in chosen_verdicts(tests_by_name, other_ps).items():
+            reason = _reason_of_no_bound(comparison, figures[name])
+            if verdict.claim == "nothing_shown" and reason:
+                finding_by_name[name] = Finding.not_tested(
+                    self.name,
+                    "erasure.cannot_tell_few",
+                    checkpoint=name,
+                    reason=reason,
+                )
+                continue
             finding_by_name[name] = erasure_finding(
                 comparison,
                 name,
@@ -477,6 +488,19 @@ def _untested(
             reason=reason or NO_REFERENCE,
         )
     return None
+
+
+def _reason_of_no_bound(
+    comparison: ErasureComparison, figures: CheckpointFigures
+) -> str:
+    """Return why nothing bounds what remains; empty: it has an interval.
+
+    Tests that may show memory, but bound nothing where they show none, are no test
+    of erasure.
+    """
+    if any(row.value is not None for row in figures.remaining.values()):
+        return ""
+    return figures.remaining[comparison.part_of_rows.name].note
 
 
 def _key_of_reference(name: str, comparison: ErasureComparison) -> str:

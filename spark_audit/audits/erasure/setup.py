@@ -6,6 +6,8 @@ guard                 mistake
 erasure_before        the model before erasure does not remember the forget rows: it was
                       not trained on them, or it was swapped with the one after erasure
 erasure_retrained     the retrained model remembers the forget rows: it has read them
+erasure_margin        the margin is as wide as what was remembered, so that it shows
+                      nothing (a warning)
 erasure_unchanged     the model after erasure scores as the one before (a warning)
 erasure_shared        forget rows share sources or identifiers with retained rows, from
                       which what remains may come (a warning)
@@ -24,12 +26,14 @@ import numpy as np
 from spark_audit.audits.base import guard
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.erasure.comparison import ErasureComparison, MemoryTestResult
+from spark_audit.audits.erasure.verdicts import Margin
 from spark_audit.audits.identifiers import REPRODUCED
 from spark_audit.audits.setup_faults import ALARM
 from spark_audit.results import Guard, Row
 
 BEFORE_GUARD = "erasure_before"
 RETRAINED_GUARD = "erasure_retrained"
+MARGIN_GUARD = "erasure_margin"
 UNCHANGED_GUARD = "erasure_unchanged"
 SHARED_GUARD = "erasure_shared"
 
@@ -52,6 +56,8 @@ def setup_result(
     comparison: ErasureComparison,
     after: Sequence[str],
     remaining: Mapping[str, Row],
+    margin: Margin,
+    margin_row: Row | None,
     *,
     n_shared: int,
     n_forget: int,
@@ -64,21 +70,22 @@ def setup_result(
         Checkpoints that get a verdict.
     remaining
         Checkpoint -> its remaining difference of rows.
+    margin, margin_row
+        The margin, and its figure; None: there is no margin.
     n_shared, n_forget
         Forget rows that share something with retained rows, and all forget rows.
     """
     guards: list[Guard] = []
-    mistake = _mistake_of_before(comparison, after)
-    if comparison.tests(comparison.before):
-        guards.append(_guard_of_before(comparison, after, remaining, mistake))
+    mistake = ""
 
-    # A retrained model must not have read the forget rows.
+    # A retrained model must not have read the forget rows. If it has, a comparison with
+    # it shows no memory of any other model, which says nothing about these.
     retrained = comparison.retrained
     if retrained:
         is_as_strong = _share_of_before(comparison, retrained) >= MIN_SHARE_OF_BEFORE
         has_read = is_as_strong and _remembers(comparison.tests(retrained), level=ALARM)
         if has_read:
-            mistake = mistake or "retrained_read"
+            mistake = "retrained_read"
         retrained_guard = guard(
             RETRAINED_GUARD,
             "erasure_retrained_read" if has_read else "erasure_retrained",
@@ -88,6 +95,19 @@ def setup_result(
         )
         guards.append(retrained_guard)
 
+    if not mistake and comparison.tests(comparison.before):
+        mistake = _mistake_of_before(comparison, after)
+        guards.append(_guard_of_before(comparison, after, remaining, mistake))
+
+    if not mistake and margin.is_too_wide:
+        guards.append(
+            guard(
+                MARGIN_GUARD,
+                "erasure_margin",
+                {"margin": margin_row, "before": remaining[comparison.before]},
+                checkpoint=comparison.before,
+            )
+        )
     guards += _warnings(comparison, after, n_shared=n_shared, n_forget=n_forget)
     return SetupResult(guards, mistake)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from spark_audit.audits.erasure.comparison import ComparedPart, ErasureComparison
-from spark_audit.audits.erasure.units import IDENTIFIERS
+from spark_audit.audits.erasure.units import IDENTIFIERS, RETAINED, TWINS
 from spark_audit.audits.erasure.verdicts import Margin
 from spark_audit.names import BASE
 from spark_audit.results.audit_result import TableRecord
@@ -93,14 +93,20 @@ def request_records(
 
 
 def row_counts(evidence: Evidence) -> Iterator[TableRecord]:
-    """Yield how many rows and groups each side and request has."""
+    """Yield how many rows and groups each side and request has.
+
+    Identifiers of retained rows are not compared, and not counted.
+    """
     units = evidence.units
+    # Twins are identifiers once more, and belong to no request.
+    units = units[units["part"] != TWINS]
     by_side = units.groupby(["side", "request"], sort=True)
     for (side, request), of_side in by_side:
+        n_identifiers = int((of_side["part"] == IDENTIFIERS).sum())
         yield {
             "side": side,
             "request": request,
             "rows": int(of_side["example"].nunique()),
             "clusters": int(of_side["cluster"].nunique()),
-            "identifiers": int((of_side["part"] == IDENTIFIERS).sum()),
+            "identifiers": None if side == RETAINED else n_identifiers,
         }

@@ -96,7 +96,8 @@ def step_of(row: Row) -> float | None:
     if row.unit == "log10 tries":
         return STEP_OF_LOG_TRIES
     # `about` returns the class of an audit.
-    if about(row.audit).is_of_nobody(row.unit):
+    audit = about(row.audit)
+    if audit.is_of_nobody(row.unit) or audit.metric(row.metric).is_chosen:
         return None
 
     standard_error = 0.0

@@ -33,11 +33,12 @@ IDENTIFYING_COLUMNS = (
     "relative",
     "rank",
     "fpr",
+    "margin",
     "stage",
     "trained_at",
     "tasks",
 )
-"""Columns that identify a record and contain no result."""
+"""Columns that identify a record, or were chosen, and contain no result."""
 
 COUNT_COLUMNS = ("clusters", "spans", "pairs", "draws", "tokens", "n")
 """Columns with sizes of a record."""
