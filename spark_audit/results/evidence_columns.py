@@ -90,7 +90,11 @@ POSITIVE = Range("whole", least=1, most=MAX_EVIDENCE_VALUE)
 """A count of at least 1."""
 
 NUMBER_OR_NONE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
-"""The number of a stratum, a pair or an example; -1: none."""
+"""The number of a pair or an example; -1: none."""
+
+STRATUM = Range("whole", least=-MAX_EVIDENCE_VALUE, most=MAX_EVIDENCE_VALUE)
+"""The number of a stratum of identifiers. Below 0: text alone distinguishes its sides,
+or no test is possible."""
 
 DOSE = Range("whole", least=-1, most=MAX_EVIDENCE_VALUE)
 """Number of trained rows that contain an identifier. 0: it is held out. -1: training
@@ -203,7 +207,7 @@ _IDENTIFIER_COLUMNS = {
     "dose": DOSE,
     "form": COUNT_RANGE,
     "cue": COUNT_RANGE,
-    "stratum": NUMBER_OR_NONE,
+    "stratum": STRATUM,
 }
 """Columns of audits whose units are identifiers."""
 
@@ -266,7 +270,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "contexts": COUNT_RANGE,
             "n_candidates": POSITIVE,
             "injected": FLAG,
-            "stratum": NUMBER_OR_NONE,
+            "stratum": STRATUM,
         },
         values={"rank": RANK_RANGE, "ties": SCORED_COUNT},
         facts={"lost": _is_count},
@@ -313,7 +317,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "near": FLAG,
             "given": FLAG,
             "elsewhere": FLAG,
-            "stratum": NUMBER_OR_NONE,
+            "stratum": STRATUM,
             "home": NUMBER_OR_NONE,
         },
         values={
