@@ -1,6 +1,7 @@
 from . import audits as audits
 from . import stats as stats
 from .checkpoints.checkpoint import Checkpoint as Checkpoint
+from .checkpoints.endpoint_options import Asking as Asking
 from .checkpoints.open import open_checkpoint as open_checkpoint
 from .data.annotation import annotate as annotate
 from .data.chat.import_chat import import_chat as import_chat

@@ -29,7 +29,8 @@ WHAT = Group("What", sort_key=0)
 HOW = Group("How", sort_key=1)
 WHERE = Group("Where", sort_key=2)
 OUTPUT = Group("Output", sort_key=3)
-ADVANCED = Group("Advanced", sort_key=4)
+ENDPOINT = Group("Servers that give only text", sort_key=4)
+ADVANCED = Group("Advanced", sort_key=5)
 
 NO_OPTION = Parameter(parse=False)
 """Marks a field that is not an option."""

@@ -43,6 +43,7 @@ ARGUMENTS = {
     "dtype": "dtype",
     "empty": "empty",
     "encoding": "encoding",
+    "endpoint": "endpoint",
     "engine": "engine",
     "exact": "exact",
     "fail-if": "rules",
@@ -56,15 +57,18 @@ ARGUMENTS = {
     "map": "columns",
     "margin": "margin",
     "max-length": "max_length",
+    "max-requests": "max_requests",
     "method": "method",
     "model": "model",
     "null": "null",
     "offsets": "offsets",
     "order": "order",
+    "parallel": "parallel",
     "pattern": "patterns",
     "person": "person",
     "placebo-draws": "placebo_draws",
     "preset": "preset",
+    "price-per-1k": "price_per_1k",
     "prompts": "prompts",
     "quantize": "quantize",
     "rate": "rate",
@@ -73,6 +77,7 @@ ARGUMENTS = {
     "relearn-steps": "relearn_steps",
     "replicates": "replicates",
     "retrained": "retrained",
+    "samples": "samples",
     "scorer": "scorer",
     "scores": "scores",
     "scores-file": "scores_file",
@@ -84,14 +89,16 @@ ARGUMENTS = {
     "sigmas": "sigmas",
     "split": "split",
     "supervised": "supervised",
+    "temperature": "temperature",
     "template": "template",
     "tokenizer": "tokenizer",
     "truncation": "truncation",
     "trust-remote-code": "trust_remote_code",
+    "yes": "yes",
 }
 """Option that an error names -> argument or field in Python."""
 
-SWITCHES = ("exact", "show-text", "trust-remote-code")
+SWITCHES = ("exact", "show-text", "trust-remote-code", "yes")
 """Options without a value: ``--show-text`` is ``show_text=True``."""
 
 OUTPUT_OPTION = re.compile(r"(?<= )-o(?=[,;.]|$)")
@@ -129,7 +136,9 @@ _PAIR = re.compile(r"--(?P<option>ckpt|map) (?P<key>\w+)=(?P<value>[A-Z]+)")
 _IN_BACKTICKS = re.compile(r"(`[^`]*`)")
 """Text in backticks; a split by it keeps these pieces, between those of prose."""
 
-_PLACE = re.compile(r"(?:option )?--(?P<option>[a-z-]+)(?: (?P<value>.+))?", re.DOTALL)
+_PLACE = re.compile(
+    r"(?:option )?--(?P<option>[a-z0-9-]+)(?: (?P<value>.+))?", re.DOTALL
+)
 """The place of an error that is one option, with the value that was given."""
 
 

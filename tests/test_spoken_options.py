@@ -56,7 +56,7 @@ def texts_of_the_library() -> list[str]:
 def test_every_option_that_an_error_names_has_an_argument_in_python():
     options = set()
     for text in texts_of_the_library():
-        options.update(re.findall(r"(?<![\w/.-])--([a-z][a-z_-]+)", text))
+        options.update(re.findall(r"(?<![\w/.-])--([a-z][a-z0-9_-]+)", text))
     assert options - OPTIONS_OF_OTHERS == set(ARGUMENTS)
 
 

@@ -140,7 +140,7 @@ def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
     :func:`spark_audit.manifest.encodings.key_of`.
     """
     keys = []
-    for (example_id, start), identifier in _all_asked(manifest).items():
+    for (example_id, start), identifier in asked_identifiers(manifest).items():
         for prompt in prompts:
             if prompt == CUE_PROMPT and identifier.lender is None:
                 continue
@@ -152,7 +152,7 @@ def asked_keys(manifest: schema.Manifest, prompts: Sequence[str]) -> list[str]:
 
 def asked_items(encodings: Encodings, keys: Sequence[str]) -> list[Item]:
     """Return items of a prompt and an identifier, in the order of their keys."""
-    identifiers = _all_asked(encodings.manifest)
+    identifiers = asked_identifiers(encodings.manifest)
     items = []
     for key in keys:
         prompt, start, example_id = components_of(key)
@@ -247,7 +247,9 @@ def _ids_before(
     return ids[is_leading_special], ids[~is_leading_special]
 
 
-def _all_asked(manifest: schema.Manifest) -> dict[tuple[str, int], CuedIdentifier]:
+def asked_identifiers(
+    manifest: schema.Manifest,
+) -> dict[tuple[str, int], CuedIdentifier]:
     """Return the identifiers of rows without a canary, by row and first character.
 
     Each gets a context from the next row of its task that belongs to another cluster
