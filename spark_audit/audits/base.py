@@ -138,6 +138,9 @@ class Audit(MetricRows, CheckedFields, ABC):
     verdicts
         Words that it has for what it concludes of a checkpoint, in the order in which
         they are decided; empty: its claims alone. Rules of the gate name them.
+    asks_for
+        What an endpoint is asked for that gives only text; empty: nothing can be
+        concluded from text.
 
     disclosure_step
         Least number of steps by which shared files round a share. It is 2 where a row
@@ -188,6 +191,7 @@ class Audit(MetricRows, CheckedFields, ABC):
     voided_by_setup: ClassVar[bool] = True
     naming_score: ClassVar[str] = ""
     verdicts: ClassVar[tuple[str, ...]] = ()
+    asks_for: ClassVar[Literal["", "identifiers", "canaries"]] = ""
 
     disclosure_step: ClassVar[int] = 2
     table_rules: ClassVar[Mapping[str, TableRule]] = {}

@@ -64,7 +64,8 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
 
     ``p_adjusted`` of a primary finding is its p, corrected by Holm over all primary
     findings, including those that claim nothing. A detection that does not hold claims
-    ``nothing_shown`` and changes its sentences. It keeps its own claim in ``alone``, so
+    ``nothing_shown`` and changes its sentences; of an endpoint that gives only text it
+    is ``not_tested``. It keeps its own claim in ``alone``, so
     that it can be corrected again among other findings. Smallest effects and bounds are
     those of Holm's first step among these tests.
 
@@ -101,7 +102,7 @@ def _claiming(finding: Finding, p_adjusted: float, n_tests: int) -> Finding:
     is_shown_by_test = is_detection or finding.alone in SHOWN_BY_TEST
     claim = finding.alone
     if is_shown_by_test and p_adjusted >= ALPHA:
-        claim = "nothing_shown"
+        claim = "not_tested" if finding.is_of_text_alone else "nothing_shown"
     return finding.model_copy(
         update={"p_adjusted": p_adjusted, "claim": claim, "tests": n_tests}
     )

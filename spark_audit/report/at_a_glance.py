@@ -199,7 +199,9 @@ def label_of_step(state: State) -> str:
 def _basis(report: Report, all_checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the line on groups and tests, and on a missing base."""
     facts = []
-    if all(checkpoint.name != BASE for checkpoint in report.checkpoints):
+    if all(checkpoint.is_endpoint for checkpoint in report.checkpoints):
+        facts.append(render("glance.text_alone"))
+    elif all(checkpoint.name != BASE for checkpoint in report.checkpoints):
         facts.append(render("glance.no_base"))
 
     trained, held_out = _groups(all_checkpoint_states)

@@ -159,8 +159,11 @@ def page_lead(report: Report) -> str:
 def lacks_base(report: Report) -> bool:
     """Return whether a base model is named, and no audit could compare with it.
 
-    Audits of a series alone compare its stages with each other.
+    Audits of a series alone compare its stages with each other, and an endpoint that
+    gives only text is compared with nothing.
     """
+    if all(checkpoint.is_endpoint for checkpoint in report.checkpoints):
+        return False
     if not report.settings.get("reference"):
         return False
     if any(checkpoint.name == BASE for checkpoint in report.checkpoints):

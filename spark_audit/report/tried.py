@@ -109,6 +109,7 @@ def attack_outcome(
     Outcome         Condition; the first that is met decides
     ==============  ============================================================
     ``FOUND``       The severest finding is a detection.
+    ``not tested``  An endpoint gives only text, and no leak was found.
     ``confounded``  A finding claims that texts alone may explain a difference.
     ``not shown``   The primary test of smallest p has a usable figure.
     ``void``        There is a primary test, but nothing can be concluded from
@@ -128,6 +129,10 @@ def attack_outcome(
     severest = findings[0] if findings else None
     if severest is not None and severest.severity >= DETECTED:
         return Tried(audit, "FOUND", severest)
+
+    # Text can show a leak, and never that there is none.
+    if severest is not None and severest.is_of_text_alone:
+        return Tried(audit, "not tested", severest, ran=ran)
 
     # If texts differ, a test without a result is no answer.
     for finding in findings:

@@ -99,6 +99,10 @@ UNUSABLE: tuple[Status, ...] = ("invalid", "void")
 EXCESS = "_excess"
 """Ending of the metric of a finding that claims a difference of two figures."""
 
+ANSWERS_EACH = "answers_each"
+"""Fact that only findings on an endpoint have that gives nothing but text: the number
+of answers to each prompt."""
+
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
 
@@ -389,6 +393,15 @@ class Finding(Rendered, Figure):
     def withdrawn(self) -> bool:
         """True if the correction over the report took its claim away."""
         return self.claim != self.alone
+
+    @property
+    def is_of_text_alone(self) -> bool:
+        """True if it is on an endpoint that gives only text.
+
+        Text can show a leak, and never that there is none: without a claim nothing was
+        tested.
+        """
+        return ANSWERS_EACH in self.facts
 
     @property
     def detected(self) -> bool:

@@ -30,6 +30,10 @@ ReportStatus: TypeAlias = Literal["complete", "partial"]
 """Whether all examples were scored, or some only."""
 
 
+ENDPOINT_FORMAT = "endpoint"
+"""Format of a checkpoint that is an endpoint, which gives only text."""
+
+
 class CheckpointFacts(Strict):
     """A checkpoint that was audited."""
 
@@ -58,6 +62,11 @@ class CheckpointFacts(Strict):
     transformers left a record of it."""
     notes: list[Text] = []
     """Remarks on opening and scoring it."""
+
+    @property
+    def is_endpoint(self) -> bool:
+        """True if it is an endpoint that gives only text."""
+        return self.format == ENDPOINT_FORMAT
 
     def __repr__(self) -> str:
         return short_repr(self, self.name, format=self.format, base=self.base)

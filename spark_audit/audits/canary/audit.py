@@ -144,6 +144,7 @@ class CanaryRank(Audit):
     independent_units = "canaries"
     covers = ("exposure_mean", "n")
     sides = ("canaries", "never_inserted")
+    asks_for = "canaries"
     needs_canaries = True
     strongest_claim = "memory"
     memory = True

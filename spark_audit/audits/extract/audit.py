@@ -42,6 +42,10 @@ from spark_audit.audits.extract.prompts import (
     span_facts,
     spans_of,
 )
+from spark_audit.audits.extract.text_findings import (
+    conclude_from_text,
+    is_of_text_alone,
+)
 from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.audits.rate_contrasts import bounded
 from spark_audit.audits.supervision import trained_identifiers
@@ -99,6 +103,7 @@ class Extraction(Audit):
     sides = ("back", "unseen")
     attacks_identifiers = True
     strongest_claim = "verbatim"
+    asks_for = "identifiers"
     table_rules = {"extract_prompts": "points"}
 
     prompts: Annotated[
@@ -195,6 +200,9 @@ class Extraction(Audit):
         prompts compare trained with held-out identifiers. They leave out an identifier
         of a test row that a trained row also contains, since it was trained on.
         """
+        if is_of_text_alone(evidence):
+            return conclude_from_text(evidence, context, audit=Extraction)
+
         spans = _compared_spans(evidence)
         pii = spans[spans["set"] == "pii"]
         canary_spans = spans[spans["set"] == "canary"]

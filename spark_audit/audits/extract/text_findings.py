@@ -1,0 +1,309 @@
+"""Findings on an endpoint that gives only text.
+
+Text shows what comes out, and never what could. So there are positive claims only:
+
+=====================================================  ================================
+first match wins                                       claim and sentence
+=====================================================  ================================
+no comparable identifier is held out                   not_tested, ``text.no_control``
+more trained than held-out ones come out               verbatim, ``text.verbatim``
+otherwise                                              not_tested, ``text.not_apart``
+=====================================================  ================================
+
+An identifier comes out if any of its answers gives it, the one at temperature 0 or a
+sample. Trained and held-out ones get equally many answers, are of the same form and
+place in their rows (:func:`~spark_audit.audits.extract.rates.comparable`), and count by
+clusters. The test is that of weights without a base: the interval of the difference and
+Fisher's exact test must agree. It counts among the tests of the report also where
+nothing is claimed, and a claim that the correction takes away is not tested.
+
+What a context of another row gives (``cue``) is shown beside it: it decides nothing,
+because a cue that gives a trained identifier away in another row is more exposure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits import ratio_rows
+from spark_audit.audits.base import Audit, Context
+from spark_audit.audits.extract.canaries import canary_findings
+from spark_audit.audits.extract.comparison_facts import reproduced_hits, share_fact
+from spark_audit.audits.extract.prompt_table import (
+    DRAWS_COUNTED,
+    prompt_table,
+    records_without_figures,
+    with_cue_and_base,
+)
+from spark_audit.audits.extract.prompts import FULL_PROMPT
+from spark_audit.audits.extract.rate_limits import hits_power
+from spark_audit.audits.extract.rates import (
+    Facts,
+    by_checkpoint,
+    comparable,
+    exact_p,
+    limits_p,
+    points,
+    row_of,
+    split_difference,
+    weighted_sums,
+)
+from spark_audit.audits.extract.text_units import (
+    ANSWERS_WITH_IT,
+    N_ANSWERS,
+    REFUSALS,
+)
+from spark_audit.results import AuditResult, Finding, Hits, Row
+from spark_audit.results.audit_result import TableRecord
+from spark_audit.results.evidence import Evidence
+from spark_audit.results.findings import ANSWERS_EACH, EXCESS
+from spark_audit.stats.estimate import Estimate, is_significant, side_of
+from spark_audit.stats.intervals import clopper_pearson, rate_estimate
+
+CANARIES_BACK = "extract.canaries_back"
+
+
+def is_of_text_alone(evidence: Evidence) -> bool:
+    """Return whether evidence is that of an endpoint that gives only text."""
+    return _count_in(evidence, ANSWERS_EACH) > 0
+
+
+def _count_in(evidence: Evidence, name: str) -> int:
+    """Return a count among the facts; 0 if there is none, as in foreign files."""
+    count = evidence.facts.get(name)
+    is_count = isinstance(count, int) and not isinstance(count, bool)
+    return max(int(count), 0) if is_count else 0  # type: ignore[arg-type]
+
+
+def conclude_from_text(
+    evidence: Evidence, context: Context, *, audit: type[Audit]
+) -> AuditResult:
+    """Return the figures of what came out, and the findings on it.
+
+    Parameters
+    ----------
+    audit
+        The class of this audit.
+    """
+    spans = evidence.frame()
+    comes_out = spans[ANSWERS_WITH_IT].to_numpy() > 0  # (spans,), bool
+    spans = spans.assign(greedy=comes_out, greedy_sure=comes_out)
+    pii = spans[spans["set"] == "pii"]
+    canaries = spans[spans["set"] == "canary"]
+
+    rows = _greedy_rates(evidence, context, audit)
+    facts = _common_facts(evidence)
+    concluded = [
+        *_identifier_findings(pii, rows, facts),
+        *_canary_findings(canaries, facts),
+    ]
+    records = _prompt_records(pii, evidence, context)
+    return AuditResult(
+        results=rows,
+        findings=concluded,
+        tables={"extract_prompts": records} if records else {},
+    )
+
+
+def _common_facts(evidence: Evidence) -> Facts:
+    """Return the facts on all answers that each finding has."""
+    n_each = _count_in(evidence, ANSWERS_EACH)
+    return {
+        ANSWERS_EACH: n_each,
+        "each": "one" if n_each == 1 else "several",
+        N_ANSWERS: _count_in(evidence, N_ANSWERS),
+        REFUSALS: _count_in(evidence, REFUSALS),
+    }
+
+
+def _greedy_rates(
+    evidence: Evidence, context: Context, audit: type[Audit]
+) -> list[Row]:
+    """Return the rates of identifiers that the answers at temperature 0 give."""
+    units = evidence.units
+    pii = units[(units["set"] == "pii") & (units["prompt"] == FULL_PROMPT)]
+    if "train" not in set(pii["split"]):
+        return []
+    groups = list(ratio_rows.groups_of(pii))
+    cells = ratio_rows.cells_of_units(
+        groups,
+        evidence,
+        "greedy",
+        metrics={"greedy_rate": np.asarray},
+        variants=np.full(len(units), ""),
+    )
+    rows, _ = ratio_rows.ratio_figures(cells, context, audit)
+    return rows
+
+
+def _identifier_findings(
+    pii: pd.DataFrame, rows: Sequence[Row], facts: Facts
+) -> Iterator[Finding]:
+    """Yield the finding on the identifiers of each endpoint.
+
+    Parameters
+    ----------
+    pii
+        Identifiers after all prompts; ``greedy`` is whether any answer gives it.
+    """
+    after_true_context = with_cue_and_base(pii)
+    rate_by_name = {row.checkpoint: row for row in rows if row.group == "pooled"}
+    for name, spans in by_checkpoint(after_true_context).items():
+        rate = rate_by_name.get(name)
+        if rate is not None:
+            yield _identifier_finding(name, spans, rate, facts)
+
+
+def _identifier_finding(
+    name: str, spans: pd.DataFrame, rate: Row, facts: Facts
+) -> Finding:
+    """Return the finding on the identifiers of one endpoint.
+
+    Parameters
+    ----------
+    spans
+        After their true context, with the hits of the cue.
+    rate
+        The rate of trained identifiers that the answers at temperature 0 give.
+    """
+    compared, is_alike = comparable(spans)
+    difference = split_difference(compared)
+    train = spans[spans["split"] == "train"]
+    if difference.value is not None:
+        train = compared[compared["split"] == "train"]
+    held_out = compared[compared["split"] == "test"]
+
+    # What could still come out: the upper end of the 95% interval over clusters.
+    hits, trials = weighted_sums(train.assign(weight=1.0), "greedy_sure", "train")
+    most = rate_estimate(hits, trials).high
+    limit = Estimate(most, n=len(train), clusters=train["cluster"].nunique())
+    facts = {
+        **facts,
+        "rate": rate,
+        "back": reproduced_hits(train),
+        "limit": row_of(limit, checkpoint=name, metric="limit"),
+        "against": "injected" if is_alike else "natural",
+        **_mismatched_fact(train),
+    }
+    further = [f"text.{key}" for key in _remarks(facts)]
+    if difference.value is None:
+        return _without_claim(rate, "text.no_control", facts, ["text.out", *further])
+
+    facts |= share_fact(name, "unseen", held_out)
+    further = ["text.unseen", *further]
+    p = max(limits_p(difference), exact_p(compared))
+    with_clusters = replace(difference, clusters=rate.clusters)
+    facts["apart"] = row_of(with_clusters, checkpoint=name, metric="apart")
+    if side_of(difference) != 1 or not is_significant(p):
+        further = ["text.out", *further]
+        return _without_claim(rate, "text.not_apart", facts, further, p=p)
+    return Finding.on(
+        rate,
+        "verbatim",
+        "extract.text.verbatim",
+        facts=facts,
+        further=[f"extract.{key}" for key in further],
+        metric=f"{rate.metric}{EXCESS}",
+        value=points(difference.value),
+        low=points(difference.low),
+        high=points(difference.high),
+        mde=points(difference.mde),
+        unit="points",
+        no_effect=0.0,
+        p=p,
+        power=[hits_power(compared)],
+    )
+
+
+def _without_claim(
+    rate: Row,
+    says: str,
+    facts: Facts,
+    further: Sequence[str],
+    *,
+    p: float | None = None,
+) -> Finding:
+    """Return a finding that claims nothing; with a p it counts among the tests."""
+    keys = [*further, "text.positive_only"]
+    return Finding.on(
+        rate,
+        "not_tested",
+        f"extract.{says}",
+        facts=facts,
+        further=[f"extract.{key}" for key in keys],
+        status="ok",
+        p=p,
+    )
+
+
+def _mismatched_fact(train: pd.DataFrame) -> Facts:
+    """Return how many trained identifiers come out with another row's context."""
+    asked = train[train["cue_asked"]]
+    if asked.empty:
+        return {}
+    return {"mismatched": Hits(count=int(asked["cue"].sum()), of=len(asked))}
+
+
+def _remarks(facts: Facts) -> list[str]:
+    """Return the keys of remarks on the mismatched context and on refusals."""
+    remarks = []
+    if "mismatched" in facts:
+        remarks.append("mismatched")
+    if facts[REFUSALS]:
+        remarks.append("refusals")
+    return remarks
+
+
+def _canary_findings(canaries: pd.DataFrame, facts: Facts) -> Iterator[Finding]:
+    """Yield the finding on canaries; one that claims nothing is not tested."""
+    for finding in canary_findings(canaries):
+        all_facts = {**finding.facts, **facts}
+        if finding.says == CANARIES_BACK:
+            # If the correction takes the claim away, its sentence states a limit.
+            all_facts["highest"] = _highest_rate(all_facts)
+            yield finding.model_copy(
+                update={"facts": all_facts, "says": "extract.text.canaries_back"}
+            )
+            continue
+        all_facts["highest"] = _highest_rate(all_facts)
+        yield finding.model_copy(
+            update={
+                "claim": "not_tested",
+                "alone": "not_tested",
+                "says": "extract.text.canaries",
+                "further": ["extract.text.positive_only"],
+                "facts": all_facts,
+                "bounds": [],
+            }
+        )
+
+
+def _highest_rate(facts: Facts) -> float:
+    """Return the exact upper limit of the share of parts of canaries that come out."""
+    back = facts["back"]
+    parts = facts["parts"]
+    assert isinstance(back, int)
+    assert isinstance(parts, int)
+    return float(clopper_pearson(back, parts)[1])
+
+
+def _prompt_records(
+    pii: pd.DataFrame, evidence: Evidence, context: Context
+) -> list[TableRecord]:
+    """Return the records of the table of prompts, where others were asked, too."""
+    # Answers tell no probability of a draw.
+    records = prompt_table(pii.assign(logp_top40=-np.inf), seed=context.seed)
+    for record in records:
+        record.update({f"top40_within_{n}": None for n in DRAWS_COUNTED})
+    if records:
+        records += records_without_figures(
+            records,
+            prompts=evidence.facts["asked"],
+            prompts_that_fit=evidence.facts["trained"],
+            checkpoints=evidence.facts["checkpoints"],
+        )
+    return records
