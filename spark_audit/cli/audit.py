@@ -8,6 +8,7 @@ sentence for the help; nothing here names it.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -16,6 +17,7 @@ from cyclopts import Parameter
 
 from spark_audit import options
 from spark_audit.audits import AUDITS_ON_REQUEST, Audit
+from spark_audit.checkpoints.endpoint_options import Asking
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.again import copied_stdout, keep_shown, nothing_to_do
 from spark_audit.messages import is_watched, say
@@ -51,6 +53,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         *,
         request: Request,
         loading: Loading = Loading(),
+        asking: Asking = Asking(),
         dry_run: Annotated[bool, Parameter(group=options.WHAT)] = False,
         json: options.Json = False,
         quiet: options.Quiet = False,
@@ -97,6 +100,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             audits=tuple(chosen_audits),
             shard=shard,
             loading=loading,
+            asking=asking,
             command=typed.words,
         )
         shown = _audit(
@@ -236,10 +240,27 @@ def _keep_shown(shown: _Shown, request: Request, messages: Sequence[str]) -> Non
     )
 
 
+def _confirmation() -> Callable[[str], bool] | None:
+    """Return a function that asks the user a question; ``None`` without a terminal."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+
+    def is_agreed(question: str) -> bool:
+        say(f"{question} [y/N]")
+        return sys.stdin.readline().strip().casefold() in ("y", "yes")
+
+    return is_agreed
+
+
 def _audit(
     request: Request, *, dry_run: bool, json: bool, quiet: bool, verbose: bool
 ) -> _Shown | None:
     """Estimate or run a request, and print the result; return a report's own text."""
+    if dry_run and request.asks_endpoint:
+        from spark_audit.pipeline.text_endpoint import dry_run_lines
+
+        tell("\n".join(dry_run_lines(request)))
+        return None
     if dry_run:
         from spark_audit.pipeline.estimate import estimate, estimate_lines
 
@@ -259,7 +280,7 @@ def _audit(
     # Workers share a terminal or a log, so only the first shows progress.
     shard_number, n_shards = request.shard
     with progress(quiet=quiet or shard_number > 0) as update:
-        outcome = run(request, progress=update)
+        outcome = run(request, progress=update, confirm=_confirmation())
 
     # Another worker has the missing parts; the last one to end concludes.
     if outcome.report is None:

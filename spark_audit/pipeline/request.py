@@ -21,8 +21,9 @@ from spark_audit import options
 from spark_audit.arguments import CheckedFields, checked_value
 from spark_audit.audits import Audit
 from spark_audit.audits.known import audit_of, audits_of
+from spark_audit.checkpoints.endpoint_options import Asking
 from spark_audit.checkpoints.given import GivenCheckpoint
-from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.specs import Loading, is_server
 from spark_audit.errors import InputError, one_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.settings import PRESETS
@@ -254,6 +255,7 @@ class Request(CheckedFields):
     ] = None
     show_text: options.ShowText = False
     loading: Annotated[Loading, options.NO_OPTION] = Loading()
+    asking: Annotated[Asking, options.NO_OPTION] = Asking()
     open_manifest: Annotated[Any, options.NO_OPTION] = None
     opened: Annotated[tuple[Any, ...], options.NO_OPTION] = ()
     command: Annotated[tuple[str, ...], options.NO_OPTION] = ()
@@ -318,6 +320,20 @@ class Request(CheckedFields):
     def has_manifest(self) -> bool:
         """True if the manifest is given, as a file or in memory."""
         return self.manifest is not None or self.open_manifest is not None
+
+    @property
+    def asks_endpoint(self) -> bool:
+        """Return whether a checkpoint is an endpoint that gives only text.
+
+        A server is one where no checkpoint here is given that it must agree with.
+        """
+        if self.loading.agree is not None:
+            return False
+        for text in self.checkpoints:
+            path = text.partition("=")[2].strip().removeprefix("[")
+            if is_server(text.strip()) or is_server(path):
+                return True
+        return False
 
     @property
     def can_use_processes(self) -> bool:

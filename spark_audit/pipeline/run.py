@@ -7,7 +7,7 @@ Among several workers, the one that finds nothing missing writes the report.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from spark_audit.arguments import checked_call
 from spark_audit.audits import DEFAULT_AUDITS
+from spark_audit.checkpoints.endpoint_options import Asking
 from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import IncompleteError
@@ -83,6 +84,7 @@ def run(
     *,
     progress: Progress | None = None,
     scores: GivenScores | None = None,
+    confirm: Callable[[str], bool] | None = None,
 ) -> Outcome:
     """Audit checkpoints against a manifest and write the report folder.
 
@@ -92,6 +94,8 @@ def run(
         Called with the name of an activity, the amount done, and the total amount.
     scores
         Scores of ``sa.score`` for some of the checkpoints, which are not made again.
+    confirm
+        Asks whether requests may be sent to an endpoint that gives only text.
 
     Raises
     ------
@@ -110,6 +114,14 @@ def run(
     >>> sa.run(request).report.status
     'complete'
     """
+    if request.asks_endpoint:
+        from spark_audit.pipeline.text_endpoint import run_endpoint
+
+        endpoint_folder, report = run_endpoint(
+            request, progress=progress, confirm=confirm
+        )
+        return Outcome(endpoint_folder, report)
+
     if scores is not None:
         from spark_audit.pipeline.handed_scores import check_scores
 
@@ -200,6 +212,7 @@ def audit(
     quantize: str | Sequence[str] = (),
     model: str | None = None,
     agree: str | Path | None = None,
+    asking: Asking | None = None,
     progress: bool | None = None,
 ) -> AuditReport:
     """Audit checkpoints against a manifest, write the report folder, return the report.
@@ -258,6 +271,8 @@ def audit(
         ``int4``, too.
     model, agree
         Name of the model on a server, and the local copy of the served checkpoint.
+    asking
+        How an endpoint is asked that gives only text: a server without ``agree``.
     progress
         Whether to show progress; default: if a person waits.
 
@@ -323,6 +338,7 @@ def audit(
         address=address,
         show_text=show_text,
         loading=loading,
+        asking=Asking() if asking is None else asking,
     )
     is_shown = is_watched() if progress is None else progress
     return _report_of(request, handed_scores, is_shown=is_shown)
