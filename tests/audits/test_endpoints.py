@@ -18,7 +18,7 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.refusals import is_refusal
 
 SERVERS = 200
-ROWS = 120
+ROWS = 150
 
 
 @pytest.fixture(scope="module")
