@@ -417,8 +417,8 @@ class Erasure(Audit):
             else:
                 finding_by_name[name] = untested
 
-        other_ps = {name: finding.p for name, finding in finding_by_name.items()}
-        for name, verdict in chosen_verdicts(tests_by_name, other_ps).items():
+        p_of_references = {name: one.p for name, one in finding_by_name.items()}
+        for name, verdict in chosen_verdicts(tests_by_name, p_of_references).items():
             reason = _reason_of_no_bound(comparison, figures[name])
             if verdict.claim == "nothing_shown" and reason:
                 finding_by_name[name] = Finding.not_tested(

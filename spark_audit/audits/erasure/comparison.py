@@ -89,6 +89,15 @@ class MemoryTestResult(NamedTuple):
     direction: int
 
 
+class WrittenOut(NamedTuple):
+    """Groups of rows with an identifier, and how many have one that is written out."""
+
+    n_forget: int
+    n_forget_groups: int
+    n_held_out: int
+    n_held_out_groups: int
+
+
 @dataclass(frozen=True, eq=False)
 class ComparedPart:
     """One part of forget and held-out rows, the same for all checkpoints.
@@ -196,10 +205,14 @@ class ErasureComparison:
     retrained: str = ""
     # (Checkpoint, part) -> difference; checkpoint -> tests and membership. Findings,
     # guards and tables ask for them again.
-    _differences: dict[tuple[str, ComparedPart], Memory] = field(default_factory=dict)
-    _tests: dict[str, list[MemoryTestResult]] = field(default_factory=dict)
+    _differences: dict[tuple[str, ComparedPart], Memory] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _tests: dict[str, list[MemoryTestResult]] = field(
+        default_factory=dict, init=False, repr=False
+    )
     _memberships: dict[tuple[str, float], tuple[Estimate, float | None]] = field(
-        default_factory=dict
+        default_factory=dict, init=False, repr=False
     )
 
     @cached_property
@@ -224,10 +237,12 @@ class ErasureComparison:
     @cached_property
     def parts(self) -> list[ComparedPart]:
         """Return the parts that are compared: of rows, and identifiers."""
-        return [
-            self.part_of_rows,
-            ComparedPart.of(IDENTIFIERS, self.evidence.units),
-        ]
+        return [self.part_of_rows, self.part_of_identifiers]
+
+    @cached_property
+    def part_of_identifiers(self) -> ComparedPart:
+        """Return the identifiers that are compared; there may be none."""
+        return ComparedPart.of(IDENTIFIERS, self.evidence.units)
 
     @cached_property
     def part_of_twins(self) -> ComparedPart:
@@ -260,8 +275,8 @@ class ErasureComparison:
 
         Returns
         -------
-        A name; empty for the reference scores of the manifest, which are the base's.
-        ``None``: it was not scored.
+        A name. For the base, the reference scores of the manifest are taken, whether it
+        was scored or not. ``None``: the model was not scored.
         """
         derived = CheckpointName.parse(name).derived
         scored = self.evidence.checkpoints
@@ -270,7 +285,7 @@ class ErasureComparison:
             return copy if copy in scored else None
         if derived == RELEARN:
             return RELEARNED_BASE if RELEARNED_BASE in scored else None
-        return ""
+        return BASE
 
     def change(self, name: str) -> np.ndarray:
         """Return the change of all units since a model without the forget rows, nats.
@@ -280,7 +295,7 @@ class ErasureComparison:
         stranger = self.stranger_of(name)
         if stranger is None:
             return np.full(len(self.evidence.units), np.nan)
-        if not stranger:
+        if stranger == BASE:
             reference = self.evidence.units["ref_sum"].to_numpy(np.float64)
             return np.asarray(self.nll(name) - reference)
         return np.asarray(self.nll(name) - self.nll(stranger))
@@ -300,10 +315,10 @@ class ErasureComparison:
         if self.stranger_of(name) is None:
             return []
         if name not in self._tests:
-            self._tests[name] = self._made_tests(name)
+            self._tests[name] = self._tests_of(name)
         return self._tests[name]
 
-    def _made_tests(self, name: str) -> list[MemoryTestResult]:
+    def _tests_of(self, name: str) -> list[MemoryTestResult]:
         """Return the tests of a checkpoint that can be compared."""
         tests = [*self._tests_of_parts(name)]
         for test in (
@@ -316,12 +331,16 @@ class ErasureComparison:
         return tests
 
     def _tests_of_parts(self, name: str) -> Iterator[MemoryTestResult]:
-        """Yield Student's t test of each part that has one."""
+        """Yield Student's t test of each part that has one.
+
+        Its null is the gap that the sides have on the base already, either way.
+        """
         for part in self.parts:
             contrast = self.difference(name, part)
             p = contrast.t_p(null=self.gaps[part.name])
             value = contrast.difference.value
             if p is not None and value is not None:
+                # A lower NLL is remembered.
                 yield MemoryTestResult(part.name, p, direction=-int(np.sign(value)))
 
     def rise(self, name: str) -> Memory:
@@ -333,10 +352,9 @@ class ErasureComparison:
         stranger = self.stranger_of(name)
         if stranger is None:
             return Memory.missing(NO_REFERENCE)
-        before = self.evidence.row(stranger or BASE, "exposure")
-        return self.part_of_twins.difference(
-            self.evidence.row(name, "exposure") - before
-        )
+        exposure = self.evidence.row(name, "exposure")  # (units,), bits
+        exposure_of_stranger = self.evidence.row(stranger, "exposure")
+        return self.part_of_twins.difference(exposure - exposure_of_stranger)
 
     def _twins_test(self, name: str) -> MemoryTestResult | None:
         """Return Student's t test of the rise among twins, if these were scored."""
@@ -345,6 +363,7 @@ class ErasureComparison:
         value = contrast.difference.value
         if p is None or value is None:
             return None
+        # A higher exposure is remembered.
         return MemoryTestResult(TWINS, p, direction=int(np.sign(value)))
 
     def written(self, name: str) -> WrittenOut | None:
@@ -353,14 +372,16 @@ class ErasureComparison:
         Identifiers that a model without the forget rows writes, too, are left out.
         ``None``: there are no identifiers, or no ranks.
         """
-        part = self.parts[-1]
-        first = self.evidence.row(name, "first")[part.units.index]  # (identifiers,)
+        part = self.part_of_identifiers
+        # Tokens of each identifier that are the first guess, (identifiers,).
+        first = self.evidence.row(name, "first")[part.units.index]
         if part.reason == NO_UNITS or np.isnan(first).any():
             return None
 
         is_written = first == part.units["n_tokens"].to_numpy()
         stranger = self.stranger_of(name)
-        known = self.evidence.row(stranger or BASE, "first")[part.units.index]
+        first_of_stranger = self.evidence.row(stranger or BASE, "first")
+        known = first_of_stranger[part.units.index]  # (identifiers,)
         is_known = known == part.units["n_tokens"].to_numpy()
         units = part.units[~is_known].assign(is_written=is_written[~is_known])
 
@@ -397,14 +418,14 @@ class ErasureComparison:
     ) -> tuple[Estimate, float | None]:
         """Return the AUC of forget rows against held-out rows, and its two-sided p.
 
-        See :meth:`_made_membership`.
+        See :meth:`_membership_of`.
         """
         key = (name, handicap)
         if key not in self._memberships:
-            self._memberships[key] = self._made_membership(name, handicap)
+            self._memberships[key] = self._membership_of(name, handicap)
         return self._memberships[key]
 
-    def _made_membership(
+    def _membership_of(
         self, name: str, handicap: float
     ) -> tuple[Estimate, float | None]:
         """Return the AUC of forget rows against held-out rows, and its two-sided p.
@@ -457,9 +478,9 @@ class ErasureComparison:
     def less_likely_tests(self, name: str, *, least: float) -> list[MemoryTestResult]:
         """Return the tests of whether forget rows are less likely than held-out ones.
 
-        They are those of :meth:`tests` on parts and on membership, but of no more than
-        a least difference instead of none. p is two-sided, so that the correction over
-        all tests of the checkpoint holds for both.
+        They are the tests of parts and of membership again (:meth:`tests`), with
+        another null: that forget rows are less likely by ``least`` or less. p is
+        two-sided, so that the correction over all tests of the checkpoint covers both.
 
         Parameters
         ----------
@@ -488,18 +509,10 @@ class ErasureComparison:
         """Return the tests that the remaining difference lies within a margin.
 
         The gap that the sides have on the base is taken from the margin: a difference
-        of that size may be there although none is seen.
+        of that size may be there although none is seen. ``None``: the difference has no
+        value or no standard error.
         """
         difference = self.difference(name, part).difference
         # Without room there is a test of 0, which shows nothing.
         room = max(margin - self.gaps[part.name], 0.0)
         return two_one_sided_tests(difference, low=-room, high=room)
-
-
-class WrittenOut(NamedTuple):
-    """Groups of rows with an identifier, and how many have one that is written out."""
-
-    n_forget: int
-    n_forget_groups: int
-    n_held_out: int
-    n_held_out_groups: int

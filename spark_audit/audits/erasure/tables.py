@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from spark_audit.audits.erasure.comparison import ComparedPart, ErasureComparison
 from spark_audit.audits.erasure.units import IDENTIFIERS, RETAINED, TWINS
 from spark_audit.audits.erasure.verdicts import Margin
-from spark_audit.names import BASE
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats.equivalence import margin_to_expect
@@ -36,7 +35,7 @@ def margin_records(
         record: TableRecord = {
             "checkpoint": name,
             "part": part.name,
-            "compared_with": comparison.stranger_of(name) or BASE,
+            "compared_with": comparison.stranger_of(name) or "",
             "clusters": difference.clusters,
             "remaining": difference.value,
             "low_90": None,

@@ -184,12 +184,11 @@ class CheckpointTests:
     tests_by_copy
         Copy -> its tests.
     less_likely_tests
-        Those of its own tests again that forget rows are less likely, by more than
+        Tests of the checkpoint that forget rows are less likely, by more than
         :attr:`Margin.least_to_betray`.
     p_by_part
-        Part -> p that what remains exceeds the margin, the largest over the checkpoint
-        and its copies; parts that the model before erasure does not remember are left
-        out.
+        Part of the margin -> p of the equivalence tests, the largest over the
+        checkpoint and its copies: small where all of them lie within the margin.
     """
 
     name: str
@@ -235,31 +234,36 @@ class ErasureVerdict:
 
 
 def chosen_verdicts(
-    tests_by_name: Mapping[str, CheckpointTests], other_ps: Mapping[str, float | None]
+    tests_by_name: Mapping[str, CheckpointTests],
+    p_of_references: Mapping[str, float | None],
 ) -> dict[str, ErasureVerdict]:
     """Return the verdict on each checkpoint that works and whose setup is right.
 
     It is the first that holds once corrected over all findings of the audit (Holm). If
     none does, it is the first that holds for the checkpoint alone: the report withdraws
-    it, and says so.
+    it, and says so. The p of each other checkpoint is that of its first verdict, so
+    that the order of checkpoints does not matter.
 
     Parameters
     ----------
     tests_by_name
         Checkpoint -> its tests.
-    other_ps
+    p_of_references
         Checkpoint without a verdict -> p of its finding; ``None``: it has none.
     """
     verdicts_by_name = {
         name: [*_verdicts_alone(tests)] for name, tests in tests_by_name.items()
     }
-    chosen = {name: verdicts[0] for name, verdicts in verdicts_by_name.items()}
+    p_by_name = dict(p_of_references)
     for name, verdicts in verdicts_by_name.items():
+        p_by_name[name] = verdicts[0].p
+
+    chosen = {}
+    for name, verdicts in verdicts_by_name.items():
+        chosen[name] = verdicts[0]
         for verdict in verdicts:
-            p_by_name = dict(other_ps)
-            p_by_name |= {other: of_other.p for other, of_other in chosen.items()}
-            p_by_name[name] = verdict.p
-            if holm_by_key(p_by_name).get(name, 1.0) < ALPHA:
+            corrected = holm_by_key({**p_by_name, name: verdict.p})
+            if corrected.get(name, 1.0) < ALPHA:
                 chosen[name] = verdict
                 break
     return chosen
@@ -373,7 +377,7 @@ def tests_of(
     copies
         Its rounded and relearned copies that were scored.
     margin
-        And the parts that must lie within it.
+        The margin, with the parts that must lie within it.
     """
     tested_copies = {}
     for copy in copies:
