@@ -1,8 +1,9 @@
 r"""Commands, sources and settings without what they tell of a machine or an account.
 
 Of a path that leaves the working directory only the last name is shown; of the options
-in ``FILE_OPTIONS``, of any path. Of an address, neither its user nor what stands behind
-its path is shown: queries carry keys and signatures.
+in ``FILE_OPTIONS``, of any path. Files of ``HIDDEN_FILE_OPTIONS`` have no name at all,
+since one of them may be named after a person. Of an address, neither its user nor what
+stands behind its path is shown: queries carry keys and signatures.
 
 A path leaves the working directory if it begins as one of these:
 
@@ -20,8 +21,8 @@ A path leaves the working directory if it begins as one of these:
 ``shared.py`` calls :func:`shareable` and the two functions behind it. A further
 beginning of a path is a line of this table and of ``_ROOT``; a further scheme of
 addresses is an item of :data:`WEB_SCHEMES`; an audit's option that is a file name, one
-of :data:`FILE_OPTIONS`. Pieces such as ``_ROOT`` are put together in verbose
-expressions: blanks in them mean nothing.
+of :data:`FILE_OPTIONS` or of :data:`HIDDEN_FILE_OPTIONS`. Pieces such as ``_ROOT`` are
+put together in verbose expressions: blanks in them mean nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ HIDDEN = "..."
 
 FILE_OPTIONS = ("scores_file", "scores_rows")
 """Options of audits that are file names."""
+
+HIDDEN_FILE_OPTIONS = ("forget",)
+"""Options of audits whose files may be named after persons: who asked for erasure."""
+
+SHOWN_VALUES = ("task=", "stage=")
+"""Beginnings of values of :data:`HIDDEN_FILE_OPTIONS` that are no files."""
 
 WEB_SCHEMES = ("https?", "wss?", "ftps?", "sftp", "ssh", "git", "hf", "s3", "gs", "az")
 """Schemes, as expressions, of addresses whose path may be shown. Others are none:
@@ -158,35 +165,58 @@ def _without_folders(text: str) -> str:
 
 
 def shareable_command(words: Iterable[str]) -> list[str]:
-    """Return a command in shareable words, and without its seed.
+    """Return a command in shareable words, without its seed and some names of files.
 
     The noise of DP-SGD follows from the seed, so knowing it would allow removing the
-    noise.
+    noise. Files of :data:`HIDDEN_FILE_OPTIONS` may be named after a person.
     """
     shown = []
-    is_seed = False
+    option = ""  # whose values the next words are
     for word in words:
-        option, equals, _ = word.partition("=")
-        if is_seed:
+        if option == "--seed":
             shown.append(HIDDEN)
-        elif option == "--seed" and equals:
-            shown.append(f"--seed={HIDDEN}")
+            option = ""
+            continue
+
+        if not word.startswith("-"):
+            is_hidden = _is_hidden_file(option, word)
+            shown.append(HIDDEN if is_hidden else shareable(word))
+            continue
+
+        option, equals, value = word.partition("=")
+        is_hidden = option == "--seed" or _is_hidden_file(option, value)
+        if equals and is_hidden:
+            shown.append(f"{option}={HIDDEN}")
         else:
             shown.append(shareable(word))
-        # The value of the option is the next word.
-        is_seed = word == "--seed"
+        if equals:
+            option = ""
     return shown
+
+
+def _is_hidden_file(option: str, value: str) -> bool:
+    """Return whether a value of an option is a file whose name is not shown."""
+    is_hidden = option.removeprefix("--") in HIDDEN_FILE_OPTIONS
+    return is_hidden and not value.startswith(SHOWN_VALUES)
 
 
 def shareable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings in shareable words, and without the seed.
 
-    Files that an audit reads are named without the folders that they lie in.
+    Files that an audit reads are named without the folders that they lie in, or not at
+    all (:data:`HIDDEN_FILE_OPTIONS`).
     """
     shown = {}
     for key, value in settings.items():
-        if key != "seed":
-            _, _, option = key.rpartition(".")
+        if key == "seed":
+            continue
+        _, _, option = key.rpartition(".")
+        if option in HIDDEN_FILE_OPTIONS and isinstance(value, list | tuple):
+            shown[key] = [
+                HIDDEN if _is_hidden_file(option, str(item)) else shareable(str(item))
+                for item in value
+            ]
+        else:
             shown[key] = _shareable_value(value, is_path=option in FILE_OPTIONS)
     return shown
 
