@@ -1,0 +1,166 @@
+"""The input of the audit of erasure: requests, errors on them, and what is shared."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from audited import audited, made
+from made_reports import made_report
+
+from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest
+from spark_audit.provenance import seed_for
+from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.results import AuditResult
+
+PERSON = "kaja.okonjo97@brieftaube.example"
+"""An identifier, which may be the name of a file or a mistyped value."""
+
+N_TRAINED = 12
+
+
+class Scene:
+    """A small manifest whose rows move by chance, and all alike."""
+
+    def __init__(self, case: Any) -> None:
+        self.case = case
+        self.manifest: Manifest = case.manifest
+
+    def tables(self, *names: str) -> Mapping[str, Any]:
+        def moved(name: str) -> Any:
+            return lambda key, nll: nll + 0.01 * (seed_for(1, name, key) % 100)
+
+        return self.case.tables(base=lambda _, nll: nll, **{n: moved(n) for n in names})
+
+    def audited(self, *forget: str, **options: Any) -> AuditResult:
+        tables = self.tables("before", "after")
+        options = {"forget": forget, "before": "before", **options}
+        return audited("erasure", tables, self.manifest, **options)
+
+    def problem(self, *forget: str, **options: Any) -> str:
+        """The error on requests."""
+        audit = made("erasure", {"forget": forget, "before": "before", **options})
+        with pytest.raises(InputError) as caught:
+            audit.check_manifest(self.manifest)
+        return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def scene(make_case: Any) -> Scene:
+    return Scene(make_case(sources=N_TRAINED, tests=8, tokens=50))
+
+
+def listed(folder: Path, name: str, *ids: str) -> str:
+    """The path of a file that lists ids."""
+    file = folder / name
+    file.write_text("\n".join(ids))
+    return str(file)
+
+
+IDS = [f"e{number:03d}-0" for number in range(N_TRAINED)]
+
+
+# what names requests
+
+
+def test_a_report_names_requests_by_number_and_no_file(scene, tmp_path):
+    forget = (
+        listed(tmp_path, f"{PERSON}.txt", *IDS[:3]),
+        listed(tmp_path, "okonjo.txt", *IDS[3:5]),
+        "task=fomc",
+        "stage=1",
+    )
+    result = scene.audited(*forget, order="yelp,fomc")
+    records = [r for r in result.tables["erasure_rows"] if r["side"] == "forget"]
+    assert [record["request"] for record in records] == [
+        "request 1, from a file",
+        "request 2, from a file",
+        "request 3, task=fomc",
+        "request 4, stage=1",
+    ]
+    assert "okonjo" not in repr((result.tables, result.findings, result.guards))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--forget", f"{PERSON}.txt", "runs/okonjo.txt", "task=qa", "--jobs", "1"],
+        [f"--forget=runs/{PERSON}.txt", "--forget", "okonjo.txt", "--jobs", "1"],
+    ],
+)
+def test_shared_commands_and_settings_name_no_file_of_a_request(command):
+    forget = [f"runs/{PERSON}.txt", "okonjo.txt", "task=qa"]
+    report = made_report(
+        "a",
+        command=["spark-audit", "erasure", *command],
+        settings={"erasure.forget": forget, "erasure.before": "before"},
+    )
+    shared = disclosed(report)
+    assert "okonjo" not in repr((shared.command, shared.settings))
+    assert shared.command[-2:] == ["--jobs", "1"]
+    assert ("task=qa" in shared.command) == ("task=qa" in command)
+    assert shared.settings["erasure.forget"][2] == "task=qa"
+    assert shared.settings["erasure.before"] == "before"
+    # The owner's report has them.
+    assert report.settings["erasure.forget"] == forget
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    "value",
+    [PERSON, f"task={PERSON}", f"stage={PERSON}", "+49 170 1234567", "jane doe"],
+)
+def test_an_error_does_not_repeat_what_may_be_an_identifier(scene, tmp_path, value):
+    first = listed(tmp_path, "first.txt", IDS[0])
+    problem = scene.problem(first, value)
+    assert value.rpartition("=")[2] not in problem
+    assert "--forget, value 2: " in problem
+
+
+@pytest.mark.parametrize("content", ["", "nobody", "e012-0", "\udcff"])
+def test_a_file_is_named_by_its_path_unless_that_holds_an_identifier(
+    scene, tmp_path, content
+):
+    for name in ("bad.txt", f"{PERSON}.txt"):
+        (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
+    assert f"{tmp_path}/bad.txt: " in scene.problem(str(tmp_path / "bad.txt"))
+
+    problem = scene.problem(str(tmp_path / f"{PERSON}.txt"))
+    assert PERSON not in problem
+    assert "--forget, value 1: " in problem
+
+
+def test_an_error_on_unknown_ids_says_where_ids_stand(scene, tmp_path):
+    problem = scene.problem(listed(tmp_path, "bad.txt", IDS[0], "nobody"))
+    fields = Manifest.model_fields["examples"].annotation.__args__[0].model_fields
+    for field in ("id", "source_id", "cluster"):
+        assert field in fields
+        assert f"`{field}`" in problem
+    # This command writes texts of members of `mia`, and no source.
+    assert "manifest rows" not in problem
+
+
+@pytest.mark.parametrize(
+    ("order", "stages"), [("fomc", "is 1 stage;"), ("fomc,yelp", "are 2 stages;")]
+)
+def test_a_stage_that_there_is_not_is_refused_with_their_number(scene, order, stages):
+    assert f"there {stages}" in scene.problem("stage=3", order=order)
+
+
+def test_a_row_counts_for_the_first_request_and_one_without_rows_is_refused(
+    scene, tmp_path
+):
+    first = listed(tmp_path, "first.txt", *IDS[:3])
+    second = listed(tmp_path, "second.txt", "s002", "s003")
+    result = scene.audited(first, second)
+    counts = {
+        record["request"]: record["rows"] for record in result.tables["erasure_rows"]
+    }
+    assert counts["request 1, from a file"] == 3
+    assert counts["request 2, from a file"] == 1
+
+    again = listed(tmp_path, "again.txt", "s001", IDS[2])
+    assert f"{again}: " in scene.problem(first, again)
