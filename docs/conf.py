@@ -109,6 +109,7 @@ docs/audits/mia
 docs/audits/other-tools
 docs/audits/extract
 docs/audits/series
+docs/audits/doors
 docs/audits/erasure
 docs/audits/stages
 docs/audits/rank

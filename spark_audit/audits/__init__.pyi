@@ -1,5 +1,6 @@
 from .base import Audit as Audit
 from .canary.audit import CanaryRank as CanaryRank
+from .doors.audit import Doors as Doors
 from .erasure.audit import Erasure as Erasure
 from .extract.audit import Extraction as Extraction
 from .known import AUDITS as AUDITS

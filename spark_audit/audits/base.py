@@ -92,6 +92,9 @@ class Audit(MetricRows, CheckedFields, ABC):
         What ``n`` of such a table counts.
     of_series
         Whether it uses all stages of a series.
+    reads_stages
+        Whether an audit that is of no series reads the scores of the stages of series,
+        too, where other audits had them scored; it plans none there.
     sees_base
         Whether an audit of series looks at the base, too; the others always do.
     sees_relearned_base
@@ -141,6 +144,18 @@ class Audit(MetricRows, CheckedFields, ABC):
     asks_for
         What an endpoint is asked for that gives only text; empty: nothing can be
         concluded from text.
+    bracket
+        What its variants are, in a word that rules of the gate write in brackets, as
+        ``access`` in ``[access=answers]``. Its tables then have the lines of a
+        checkpoint together, with the words ``variant.NAME.VARIANT``; empty: neither.
+    bracket_names
+        Further names of variants in brackets -> the variant.
+    short_rule
+        A word that stands for its first metric in rules with brackets, as
+        ``membership`` in ``membership[access=answers] > 0.6``; empty: none.
+    outcome_table
+        A table of its report whose column ``says`` stands behind the figures of the
+        same ``checkpoint`` and ``variant``; empty: none.
 
     disclosure_step
         Least number of steps by which shared files round a share. It is 2 where a row
@@ -172,6 +187,7 @@ class Audit(MetricRows, CheckedFields, ABC):
     wide: ClassVar[bool] = False
     counts: ClassVar[str] = "tokens"
     of_series: ClassVar[bool] = False
+    reads_stages: ClassVar[bool] = False
     sees_base: ClassVar[bool] = True
     sees_relearned_base: ClassVar[bool] = False
     file: ClassVar[str] = ""
@@ -192,6 +208,10 @@ class Audit(MetricRows, CheckedFields, ABC):
     naming_score: ClassVar[str] = ""
     verdicts: ClassVar[tuple[str, ...]] = ()
     asks_for: ClassVar[Literal["", "identifiers", "canaries"]] = ""
+    bracket: ClassVar[str] = ""
+    bracket_names: ClassVar[Mapping[str, str]] = {}
+    short_rule: ClassVar[str] = ""
+    outcome_table: ClassVar[str] = ""
 
     disclosure_step: ClassVar[int] = 2
     table_rules: ClassVar[Mapping[str, TableRule]] = {}
@@ -462,7 +482,7 @@ class Audit(MetricRows, CheckedFields, ABC):
 
     def _names_in_results(self, checkpoints: Iterable[str]) -> list[str]:
         """Return names as results have them: of checkpoints, or of their series."""
-        if self.of_series:
+        if self.of_series or self.reads_stages:
             checkpoints = [series_of(name) for name in checkpoints]
         return list(dict.fromkeys(checkpoints))
 

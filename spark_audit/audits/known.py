@@ -34,6 +34,7 @@ AUDITS = {
     "stages": "Stages",
     "utility": "Utility",
     "series": "SeriesAttack",
+    "doors": "Doors",
     "erasure": "Erasure",
 }
 """Command -> name of the audit's class in ``spark_audit.audits``.
@@ -68,9 +69,9 @@ RESERVED_COMMANDS = (
 ALL_AUDITS = "all"
 """The command that runs every audit, and what stands for them in Python."""
 
-AUDITS_ON_REQUEST = ("noise", "series", "erasure")
-"""Audits that ``all`` runs on request only: they take most of the time, or ask about
-rows that a user must name."""
+AUDITS_ON_REQUEST = ("noise", "series", "doors", "erasure")
+"""Audits that ``all`` runs on request only: they take most of the time, ask about rows
+that a user must name, or break down what another audit claims."""
 
 DEFAULT_AUDITS = ("matched",)
 """Audits that a Python call runs by default."""

@@ -171,7 +171,8 @@ def _results(
 ) -> dict[str, AuditResult]:
     """Return the result of each audit, by its name.
 
-    An audit only gets the tables of checkpoints that it looks at.
+    An audit only gets the tables of checkpoints that it looks at, and of stages if it
+    reads these.
     """
     request = job.request
     n_audits = len(request.audits)
@@ -186,7 +187,8 @@ def _results(
         with job.clock(f"statistics: {audit.name}"):
             visible_tables = {}
             for name, scores in tables.items():
-                if job.lineup.sees(name, audit):
+                is_read_stage = audit.reads_stages and name in job.lineup.stages
+                if job.lineup.sees(name, audit) or is_read_stage:
                     visible_tables[name] = scores
 
             # A series is compared with a series, each under its own name.

@@ -9,8 +9,8 @@ kind of group gets its table by an item of :data:`GROUP_KINDS` and a sentence
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_audit import sentences
@@ -67,7 +67,11 @@ def tables(report: Report, *, brief: bool = False) -> list[ReportTable]:
             title += _units(panel_rows)
             if not about(audit).wide:
                 title += EXPLORATORY
-            shown.append(_table(audit, panel_rows, title, panel))
+            shown.append(
+                _table(
+                    audit, panel_rows, title, panel, outcomes=_outcomes(audit, report)
+                )
+            )
 
     for audit, contrasts in grouped(report.contrasts, lambda row: row.audit).items():
         if brief:
@@ -94,6 +98,9 @@ def further_tables(report: Report) -> list[ReportTable]:
     shown = []
     for name, records in report.tables.items():
         if not records or name == MATCHING_TABLE or name in DRAWN_TABLES:
+            continue
+        # Outcomes stand behind the figures that they are of.
+        if name == about(report.origins.get(name, "")).outcome_table:
             continue
         if is_training_table(name, report):
             shown.append(training_for_readers(report))
@@ -167,7 +174,8 @@ class _Layout:
         Whether variants of a metric stand side by side; else each has its lines.
     leading
         Names of the columns before the figures: ``checkpoint``, and of ``baseline``,
-        ``group`` and ``variant`` those in which lines differ.
+        ``group`` and ``variant`` those in which lines differ. Where the audit has a
+        word for its variants, the header has that word.
     columns
         The columns of figures, in the order of the rows.
     main_column
@@ -216,7 +224,27 @@ def _counted_column(audit: str, panel: str) -> FigureColumn | None:
     return None
 
 
-def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> ReportTable:
+def _outcomes(audit: str, report: Report) -> dict[tuple[str, str], str]:
+    """Return the outcomes of an audit's figures; empty: it has no such table.
+
+    The keys are checkpoint and variant.
+    """
+    records = report.tables.get(about(audit).outcome_table, [])
+    outcomes = {}
+    for record in records:
+        place = (str(record.get("checkpoint")), str(record.get("variant")))
+        outcomes[place] = str(record.get("says", ""))
+    return outcomes
+
+
+def _table(
+    audit: str,
+    rows: Sequence[Row],
+    title: str,
+    panel: str = "",
+    *,
+    outcomes: Mapping[tuple[str, str], str] | None = None,
+) -> ReportTable:
     """Return one table of an audit: a line for each group, variant and checkpoint.
 
     Where variants stand side by side, a line holds all of them.
@@ -229,6 +257,9 @@ def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> Repo
         Title of the table, without the audit's name.
     panel
         Key of the table among those of the audit; empty: its only one.
+    outcomes
+        Outcome of a figure by checkpoint and variant, in words, for a last column;
+        default: there is no such column.
     """
     rows_to_show = []
     for row in rows:
@@ -239,14 +270,26 @@ def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> Repo
     layout = _layout(audit, rows, panel)
 
     def block_of(row: Row) -> tuple[str, str]:
+        # Variants that have a word are compared within a checkpoint.
+        if about(audit).bracket:
+            return row.group, row.checkpoint
         return row.group, "" if layout.is_wide else row.variant
+
+    def line_of(row: Row) -> tuple[str, str, str]:
+        variant = "" if layout.is_wide else row.variant
+        return line_name(row), _baseline(row), variant
 
     # A block of lines is of one group and variant; its values by chance come last.
     lines = []
     for block in grouped(rows, block_of).values():
-        rows_by_line = grouped(block, lambda row: (line_name(row), _baseline(row)))
+        rows_by_line = grouped(block, line_of)
         for rows_of_line in rows_by_line.values():
-            lines.append(_line(rows_of_line, layout))
+            line = _line(rows_of_line, layout)
+            if outcomes:
+                first = rows_of_line[0]
+                says = outcomes.get((first.checkpoint, first.variant), "")
+                line = replace(line, cells=(*line.cells, cell(says)))
+            lines.append(line)
 
         if about(audit).chance:
             chance_line = _chance_line(block, layout)
@@ -255,9 +298,14 @@ def _table(audit: str, rows: Sequence[Row], title: str, panel: str = "") -> Repo
 
     labels = [label(audit, column.metric, column.variant) for column in layout.columns]
     size_label = about(audit).counts if layout.is_wide else "n"
+    bracket = about(audit).bracket
+    leading = [
+        bracket if bracket and name == "variant" else name for name in layout.leading
+    ]
+    outcome_header = [sentences.render("table.outcome")] if outcomes else []
     return ReportTable(
         title=f"{audit}: {title}",
-        header=(*layout.leading, *labels, size_label, "clusters"),
+        header=(*leading, *labels, size_label, "clusters", *outcome_header),
         rows=lines_with_figures(lines),
         remarks=_remarks(rows),
         section=audit,
@@ -308,7 +356,7 @@ def _leading_text(name: str, row: Row) -> str:
         return _baseline(row)
     if name == "group":
         return row.group_value or row.group_kind
-    return row.variant
+    return sentences.optional(f"variant.{row.audit}.{row.variant}") or row.variant
 
 
 def _baseline(row: Row) -> str:

@@ -167,6 +167,13 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
+def _is_texts(value: object) -> bool:
+    """Return whether a fact is a mapping of names to texts."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(text, str) for text in value.values())
+
+
 def _is_figures(value: object) -> bool:
     """Return whether a fact is a mapping of names to numbers."""
     if not isinstance(value, dict):
@@ -371,6 +378,29 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "dose": COUNT_RANGE,
         },
         values={"nll": SCORE_RANGE, "trained_at": SCORED_COUNT, "texts": SCORE_RANGE},
+    ),
+    "doors.parquet": EvidenceLayout(
+        units={
+            "example": TEXT,
+            "task": TEXT,
+            "cluster": TEXT,
+            "member": FLAG,
+            "dose": FREE_OR_NONE,
+        },
+        values={
+            "answers": SCORED_SHARE,
+            "top20": SCORE_RANGE,
+            "top20_0.01": SCORE_RANGE,
+            "top20_0.1": SCORE_RANGE,
+            "logprobs": SCORE_RANGE,
+            "logprobs_0.01": SCORE_RANGE,
+            "logprobs_0.1": SCORE_RANGE,
+            "distribution": SCORED_SHARE,
+            "weights": SCORED_SHARE,
+            "all_stages": SCORE_RANGE,
+            "texts": SCORE_RANGE,
+        },
+        facts={"why_no_stages": _is_texts},
     ),
     "erasure.parquet": EvidenceLayout(
         units={

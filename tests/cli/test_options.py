@@ -93,7 +93,7 @@ def test_all_runs_noise_only_where_it_is_asked_for(requests, capsys, typed, runs
     assert run(["all", "--ckpt", "x", *typed.split()]) == 0
     assert ("noise" in names_of(requests[0])) is runs
     silent = runs or "--skip noise" in typed
-    left_out = "series erasure" if silent else "noise series erasure"
+    left_out = "series doors erasure" if silent else "noise series doors erasure"
     assert f" {left_out} (--also " in capsys.readouterr().err
     assert run(["noise", "--ckpt", "x"]) == 0
     assert names_of(requests[1]) == ["noise"]

@@ -152,8 +152,8 @@ def staged_series(evidence: Evidence) -> Iterator[SeriesRows]:
         # Units whose stage is known and that every stage scored.
         has_stage = own_stage > 0  # (units,), bool
         is_usable = has_stage & np.isfinite(fall).all(axis=0)  # (units,), bool
-        is_of_large_task = _is_of_large_task(units, is_usable & ~is_coin)
-        is_tested_row = is_usable & ~is_coin & is_of_large_task
+        is_in_large_task = is_of_large_task(units, is_usable & ~is_coin)
+        is_tested_row = is_usable & ~is_coin & is_in_large_task
 
         rows = None
         reason = ""
@@ -178,7 +178,7 @@ def _stage_of(checkpoint: str) -> int:
     return CheckpointName.parse(checkpoint).stage or 0
 
 
-def _is_of_large_task(units: pd.DataFrame, is_used: np.ndarray) -> np.ndarray:
+def is_of_large_task(units: pd.DataFrame, is_used: np.ndarray) -> np.ndarray:
     """Return which units are of tasks with enough members and non-members.
 
     Parameters
