@@ -371,11 +371,7 @@ def _rows_of_metric(report: Report, rule: Rule, name: str) -> list[Row]:
     """Return the rows of a checkpoint for the rule's metric, in any group."""
     rows = []
     for row in report.results:
-        is_metric = (row.audit, row.metric, row.variant) == (
-            rule.audit,
-            rule.metric,
-            rule.variant,
-        )
+        is_metric = rule.is_on(row.audit, row.metric, row.variant)
         if is_metric and row.checkpoint == name:
             rows.append(row)
     return rows

@@ -12,11 +12,16 @@ Rule                                                It trips where ...
                                                     held-out ones
 ``AUDIT = VERDICT``, ``AUDIT != VERDICT``           the audit's verdict is this one, or
                                                     another one, as of ``erasure``
+``membership[access=ACCESS] OP N``                  the AUC of an attacker with this
+                                                    access compares so with N
 ==================================================  ================================
 
 Behind a metric, ``[type=EMAIL]`` or ``[type=*]`` names a group of the rows, or each
-group of a kind. A rule is on every checkpoint of the report, unless it ends with
-``for CHECKPOINT`` or ``except CHECKPOINT, ...``.
+group of a kind. An audit may have a word for its variants (``Audit.bracket``): then
+``[access=answers]`` names one of these, ``[access=*]`` all that have a figure, and a
+short word stands for audit and metric (``Audit.short_rule``). A rule is on every
+checkpoint of the report, unless it ends with ``for CHECKPOINT`` or
+``except CHECKPOINT, ...``.
 
 A further kind of rule has an expression and a function that reads it here, fields of
 :class:`Rule`, a ``judge_...`` in ``verdicts.py``, and its branch in
@@ -92,6 +97,9 @@ RULE_SHAPE = (
 GUARDS = (TRAINED_ROWS_FIT,)
 """Guards that a rule may name; guards that void claims violate every rule anyway."""
 
+ANY_VARIANT = "*"
+"""Stands for each variant of a metric that has a figure."""
+
 CHANGES = ("rose", "fell")
 """Operators of a change since an earlier report."""
 
@@ -117,7 +125,8 @@ class Rule:
     claim, guard, verdict
         The claim, the guard, or the verdict of an audit, of a rule on one; else empty.
     group
-        The group of rows, as reports name it; ``type:*`` is each type.
+        The group of rows, as reports name it; ``type:*`` is each type. A variant of
+        :data:`ANY_VARIANT` is each one.
     """
 
     text: str
@@ -138,6 +147,11 @@ class Rule:
     def change(self) -> bool:
         """Return whether the rule is of the change since an earlier report."""
         return self.operator in CHANGES
+
+    def is_on(self, audit: str, metric: str, variant: str) -> bool:
+        """Return whether the rule is on the figure that has these names."""
+        is_variant = self.variant in (variant, ANY_VARIANT)
+        return (self.audit, self.metric) == (audit, metric) and is_variant
 
     def holds(self, group: str) -> bool:
         """Return whether the rule is on a group of rows that has this name."""
@@ -259,15 +273,28 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
     """
     # ``rose by`` is typed in two words.
     operator_typed = match["operator"].split()[0]
-    audit, _, metric_text = match["figure"].partition(".")
-    _check_audit(audit, match["figure"], where)
+    figure = match["figure"]
+    field_behind = match["field"] or ""
+    short_audit = _audit_of_short_rule(figure)
+    if short_audit:
+        _check_bracket(short_audit, match["grouping"], where)
+        figure = f"{short_audit}.{about(short_audit).metrics[0].name}"
+        if not field_behind and operator_typed not in CHANGES:
+            field_behind = ".value"
+
+    audit, _, metric_text = figure.partition(".")
+    _check_audit(audit, figure, where)
 
     # Without brackets a rule is on all rows.
     group = "pooled"
-    if match["grouping"]:
+    bracket = about(audit).bracket
+    if match["grouping"] and match["grouping"] == bracket:
+        metric_text += f".{_variant_in_brackets(audit, match['group_name'], where)}"
+        metric_text += field_behind
+    elif match["grouping"]:
         group = f"{match['grouping']}:{match['group_name']}"
         # Brackets separate the field from the metric.
-        metric_text += match["field"] or ""
+        metric_text += field_behind
 
     # A rule on a change names no number of it: the change is judged by its interval.
     field = "value"
@@ -298,6 +325,63 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
         field=field,
         group=group,
     )
+
+
+def _audit_of_short_rule(figure: str) -> str:
+    """Return the audit whose first metric a word stands for; empty: none."""
+    for name in audit_names():
+        if figure and figure == about(name).short_rule:
+            return name
+    return ""
+
+
+def _check_bracket(audit: str, grouping: str | None, where: str) -> None:
+    """Refuse a short rule whose brackets do not name a variant.
+
+    Raises
+    ------
+    InputError
+        Says what must stand in the brackets.
+    """
+    bracket = about(audit).bracket
+    if grouping == bracket:
+        return
+    word = about(audit).short_rule
+    raise InputError(
+        f"{word} has no {grouping!r}" if grouping else f"{word} lacks its {bracket}",
+        where=where,
+        fix=f"write {word}[{bracket}=NAME] OP NUMBER with one of: "
+        f"{', '.join(_names_in_brackets(audit))}",
+    )
+
+
+def _variant_in_brackets(audit: str, name: str, where: str) -> str:
+    """Return the variant that a name in brackets stands for.
+
+    Raises
+    ------
+    InputError
+        If there is no such variant; the message lists the names.
+    """
+    name = name.strip()
+    if name == ANY_VARIANT:
+        return ANY_VARIANT
+    names = _names_in_brackets(audit)
+    if name not in names:
+        raise InputError(
+            f"unknown {about(audit).bracket} {name!r}",
+            where=where,
+            fix=choose(name, names),
+        )
+    return about(audit).bracket_names.get(name, name)
+
+
+def _names_in_brackets(audit: str) -> list[str]:
+    """Return the names that an audit's variants have in brackets, short ones first."""
+    names = dict.fromkeys(about(audit).bracket_names)
+    for metric in about(audit).metrics:
+        names |= dict.fromkeys(metric.variants)
+    return list(names)
 
 
 def _check_audit(audit: str, figure: str, where: str) -> None:
@@ -390,6 +474,8 @@ def _metric_and_variant(text: str, audit: str, where: str) -> tuple[str, str]:
     # Some metrics have variants that a user names, such as attacks of other tools.
     known_variants = variants_by_metric[metric]
     is_any_allowed = ANY_NAME in known_variants and variant != ""
+    if variant == ANY_VARIANT and about(audit).bracket:
+        return metric, variant
     if variant not in known_variants and not is_any_allowed:
         fix = choose(variant, (name or "(none)" for name in known_variants))
         if "" not in known_variants:

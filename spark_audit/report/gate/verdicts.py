@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from spark_audit.audits import about
 from spark_audit.audits.trained_rows import training_of
-from spark_audit.report.gate.rules import OPERATORS, Rule
+from spark_audit.report.gate.rules import ANY_VARIANT, OPERATORS, Rule
 from spark_audit.report.memory_tests import untested
 from spark_audit.report.tried import method_of
 from spark_audit.results import Contrast, Finding, Report, Row, number
@@ -51,11 +51,7 @@ def rows_of_rule(report: Report, rule: Rule) -> list[Row]:
     contrasts: list[Row] = []
     without_baseline: list[Row] = []
     for row in (*report.results, *report.contrasts):
-        is_figure = (row.audit, row.metric, row.variant) == (
-            rule.audit,
-            rule.metric,
-            rule.variant,
-        )
+        is_figure = rule.is_on(row.audit, row.metric, row.variant)
         if not is_figure or not rule.holds(row.group):
             continue
         if isinstance(row, Contrast):
@@ -64,8 +60,28 @@ def rows_of_rule(report: Report, rule: Rule) -> list[Row]:
             without_baseline.append(row)
 
     if rule.field == "p" or rule.change or not without_baseline:
-        return contrasts
-    return without_baseline
+        return _without_empty_variants(rule, contrasts)
+    return _without_empty_variants(rule, without_baseline)
+
+
+def _without_empty_variants(rule: Rule, rows: list[Row]) -> list[Row]:
+    """Return the rows of a rule on each variant without those that have no figure.
+
+    Not every checkpoint can have each: one that is no series has no stages. If a
+    checkpoint has no figure at all, its rows stay, and the rule is not met.
+    """
+    if rule.variant != ANY_VARIANT:
+        return rows
+    # A withheld figure is one, so that exact and shared reports keep the same rows.
+    has_figure = [row.value is not None or row.withheld for row in rows]
+    with_figure = {
+        row.checkpoint for row, has in zip(rows, has_figure, strict=True) if has
+    }
+    kept = []
+    for row, has in zip(rows, has_figure, strict=True):
+        if has or row.checkpoint not in with_figure:
+            kept.append(row)
+    return kept
 
 
 def judge_figure(
@@ -175,9 +191,10 @@ def _judge_change_of_group(rule: Rule, figure: GatedFigure) -> RuleVerdict:
 
 
 def _group_in_front(row: Row) -> str:
-    """Return the group of rows that a figure is of, with a space behind it."""
+    """Return the group of rows, or the access, that a figure is of, and a space."""
     if row.group == "pooled":
-        return ""
+        # Of several variants each is named.
+        return f"{row.variant} " if about(row.audit).bracket else ""
     return f"{row.group_value} "
 
 
