@@ -89,6 +89,8 @@ class Metric:
         their clusters ask for.
     is_chosen
         Whether it was chosen and not measured: shared files show it as it is.
+    remarked
+        Whether notes on its values stand under its table; else only the CSV has them.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Metric:
     rounds: Literal["nearest", "up", "down"] = "nearest"
     least_step: float = 0.0
     is_chosen: bool = False
+    remarked: bool = False
 
     @property
     def range(self) -> tuple[float, float]:

@@ -9,7 +9,7 @@ kind of group gets its table by an item of :data:`GROUP_KINDS` and a sentence
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -380,7 +380,7 @@ def _figure_cell(row: Row) -> Cell:
 
 
 def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the remarks on missing figures, each once, and on those of little data."""
+    """Return the remarks on figures, each once: missing, noted, or of little data."""
     names_by_reason: dict[str, dict[str, None]] = {}
     withheld_reasons = set()
     names_of_few = set()
@@ -401,10 +401,33 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
         reason = sentences.translated("reason", note)
         remarks.append(sentences.render(key, places=names, note=reason))
 
+    remarks += _remarks_on_notes(rows)
     if names_of_few:
         names = dict.fromkeys(sorted(names_of_few))
         remarks.append(sentences.render("table.few", few=FEW_CLUSTERS, places=names))
     return tuple(remarks)
+
+
+def _remarks_on_notes(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the notes on values of metrics whose notes readers are shown.
+
+    A note of several metrics, groups or checkpoints is one remark.
+    """
+    noted_rows = []
+    for row in rows:
+        is_remarked = metric_of(row.audit, row.metric).remarked
+        if is_remarked and row.note and row.value is not None:
+            noted_rows.append(row)
+
+    for note, rows_of_note in grouped(noted_rows, lambda row: row.note).items():
+        labels = [label(row.audit, row.metric, "") for row in rows_of_note]
+        names = [_group_or_checkpoint(row) for row in rows_of_note]
+        yield sentences.render(
+            "table.noted",
+            metrics=list(dict.fromkeys(labels)),
+            note=sentences.translated("reason", note),
+            places=list(dict.fromkeys(names)),
+        )
 
 
 def _group_or_checkpoint(row: Row) -> str:

@@ -419,6 +419,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "exact": SCORED_SHARE,
             "strength": SCORED_SHARE,
             "mink": SCORE_RANGE,
+            "n_labels": SCORED_COUNT,
             "exposure": SCORE_RANGE,
         },
         facts={"vocabulary": _is_count, "left_out": _is_count, "shared": _is_count},

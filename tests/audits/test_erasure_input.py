@@ -4,15 +4,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from audited import audited, made
-from made_reports import made_report
+from made_reports import figure, made_report
 
 from spark_audit.errors import InputError
+from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import seed_for
 from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.report.tables import tables
 from spark_audit.results import AuditResult
+from spark_audit.scoring.table import Pass, TokenTable
 
 PERSON = "kaja.okonjo97@brieftaube.example"
 """An identifier, which may be the name of a file or a mistyped value."""
@@ -164,3 +168,96 @@ def test_a_row_counts_for_the_first_request_and_one_without_rows_is_refused(
 
     again = listed(tmp_path, "again.txt", "s001", IDS[2])
     assert f"{again}: " in scene.problem(first, again)
+
+
+# figures that need a note
+
+
+def with_responses(manifest: Manifest, n_tokens: int) -> Manifest:
+    """The manifest, with the last tokens of each prompt as its response."""
+    content = manifest.model_dump(mode="json")
+    for example in content["examples"]:
+        text = example["prompt"] + example["response"]
+        start = len(text) - n_tokens
+        places = {"response_start": start, "response_token": start}
+        example |= {key: place for key, place in places.items() if key in example}
+        example |= {"prompt": text[:start], "response": text[start:]}
+    return seal(content)
+
+
+def all_first(case: Any) -> dict[Pass, TokenTable]:
+    """A model of which every token is the first guess."""
+    items = []
+    for key, nll in case.reference.items():
+        position = np.arange(1, len(nll), dtype=np.int32)
+        columns = {
+            "nll": nll[1:].astype(np.float32),
+            "rank_lo": np.ones(len(position), np.int32),
+            "ties": np.zeros(len(position), np.int32),
+        }
+        items.append((key, position, columns))
+    return {Pass(): TokenTable.from_items(items)}
+
+
+@pytest.mark.parametrize("n_tokens", [1, 4, 5])
+def test_scores_of_short_responses_have_a_note_and_those_of_others_none(
+    scene, tmp_path, n_tokens
+):
+    forget = (listed(tmp_path, "forget.txt", *IDS[:6]),)
+    scored = {name: all_first(scene.case) for name in ("base", "before", "after")}
+    manifest = with_responses(scene.manifest, n_tokens)
+    result = audited("erasure", scored, manifest, forget=forget, before="before")
+
+    scores_of_field = [
+        row
+        for row in result.results
+        if row.metric in ("exact_memorisation", "extraction_strength")
+        and row.value is not None
+    ]
+    assert {row.variant for row in scores_of_field} == {
+        "forget",
+        "never-trained",
+        "retained",
+    }
+    is_short = n_tokens < 5
+    assert all(bool(row.note) == is_short for row in scores_of_field)
+    assert all(
+        (f" {n_tokens} token" in row.note) == is_short for row in scores_of_field
+    )
+
+
+def test_a_change_names_the_model_that_it_is_since(scene, tmp_path):
+    forget = (listed(tmp_path, "forget.txt", *IDS[:6]),)
+    scored = scene.tables("before", "after", "again")
+    options = {"forget": forget, "before": "before", "retrained": "again"}
+    result = audited("erasure", scored, scene.manifest, **options)
+    notes = {
+        (row.checkpoint, row.note) for row in result.results if row.metric == "change"
+    }
+    assert notes == {
+        ("before", "since again"),
+        ("after", "since again"),
+        ("again", "since base"),
+    }
+
+
+def test_notes_on_such_figures_stand_under_their_table_once_each():
+    def noted(name: str, metric: str, note: str) -> Any:
+        return figure(name, f"erasure|{metric}|forget", note=note)
+
+    rows = [
+        noted("before", "change", "since again"),
+        noted("after", "change", "since again"),
+        noted("again", "change", "since base"),
+        noted("after", "exact_memorisation", "few tokens"),
+        noted("after", "extraction_strength", "few tokens"),
+        # Notes on others stand in the CSV.
+        noted("after", "cost", "unremarkable"),
+    ]
+    report = made_report("before", "after", "again", results=rows)
+    (table,) = tables(report)
+    assert len(table.remarks) == 3
+    (since_again,) = [text for text in table.remarks if "since again" in text]
+    assert since_again.endswith("before, after")
+    (few,) = [text for text in table.remarks if "few tokens" in text]
+    assert "exact memorisation and extraction strength" in few

@@ -230,7 +230,7 @@ def erasure_evidence(to_forget: Iterable[str]) -> Evidence:
         **texts,
         **counts,
     )
-    names = ("nll_sum", "first", "exact", "strength", "mink", "exposure")
+    names = ("nll_sum", "first", "exact", "strength", "mink", "n_labels", "exposure")
     missing = dict.fromkeys(names, np.full(len(units), np.nan))
     facts = {"vocabulary": 9, "left_out": 0, "shared": 0}
     return Evidence.of(units, [("clean", missing)], facts)

@@ -125,6 +125,7 @@ SIDES = (FORGET, NEVER, RETAINED)
 
 _of_parts = partial(Metric, unit="nats", variants=COMPARED_PARTS)
 _share_by_side = partial(Metric, bounds=(0.0, 1.0), learned=1)
+_field_score = partial(_share_by_side, variants=SIDES, remarked=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,7 @@ class Erasure(Audit):
         _of_parts(
             "remaining", learned=-1, no_effect=0.0, missing=(ROW,), glance=(ROW,)
         ),
-        Metric("change", "nats", learned=-1, variants=(FORGET, NEVER)),
+        Metric("change", "nats", learned=-1, variants=(FORGET, NEVER), remarked=True),
         Metric("rise", "bits", learned=1, no_effect=0.0),
         Metric("margin", "nats", alone=True, is_chosen=True),
         Metric("smallest_margin", "nats", alone=True),
@@ -159,8 +160,8 @@ class Erasure(Audit):
             no_effect=0.5,
             variants=("row", "mink40"),
         ),
-        _share_by_side("exact_memorisation", variants=SIDES),
-        _share_by_side("extraction_strength", variants=SIDES),
+        _field_score("exact_memorisation"),
+        _field_score("extraction_strength"),
         Metric("privleak", "%", learned=-1, no_effect=0.0),
     )
     nothing = "the manifest has no row to forget, or none was held out to compare with"
@@ -549,9 +550,10 @@ def _figures_of(
             no_effect_low=-margin.value if margin.value else None,
             no_effect_high=margin.value or None,
         )
+        since = f"since {comparison.stranger_of(name) or BASE}"
         sides[part.name] = (
-            Erasure.row(contrast.trained, name, "change", FORGET),
-            Erasure.row(contrast.held_out, name, "change", NEVER),
+            Erasure.row(contrast.trained, name, "change", FORGET, note=since),
+            Erasure.row(contrast.held_out, name, "change", NEVER, note=since),
         )
 
     # The part that shows least decides.

@@ -38,21 +38,24 @@ class RowScores(NamedTuple):
     exact
         Exact memorisation: the share of tokens that are the model's first guess.
     strength
-        Extraction strength: 1 minus the share of tokens that must be given before the
-        model's first guesses are the rest of the row.
+        Extraction strength: 1 minus the share of these tokens that must be given before
+        the model's first guesses are the rest of them.
     mink
         Mean log-probability of the :data:`MIN_K_SHARE` least likely tokens, nats: the
         higher, the likelier a trained row.
+    n_labels
+        Number of tokens with a label, over which the other scores are.
     """
 
     exact: float
     strength: float
     mink: float
+    n_labels: float
 
     @classmethod
     def of(cls, example: ManifestExample, table: TokenTable) -> RowScores:
         """Return the scores of a row, from the tokens that a checkpoint scored."""
-        missing = cls(exact=np.nan, strength=np.nan, mink=np.nan)
+        missing = cls(exact=np.nan, strength=np.nan, mink=np.nan, n_labels=np.nan)
         if example.id not in table:
             return missing
 
@@ -68,7 +71,12 @@ class RowScores(NamedTuple):
             is_first = table.columns["rank_lo"][token_slice][has_label] == 1
             exact = float(is_first.mean())
             strength = extraction_strength(is_first)
-        return cls(exact=exact, strength=strength, mink=lowest_mean(-nll))
+        return cls(
+            exact=exact,
+            strength=strength,
+            mink=lowest_mean(-nll),
+            n_labels=float(has_label.sum()),
+        )
 
 
 def labelled_tokens(example: ManifestExample) -> np.ndarray:

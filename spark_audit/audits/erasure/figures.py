@@ -35,6 +35,10 @@ NOT_SCORED = "its texts were not scored"
 NO_RANKS = "a served model gives no ranks"
 NO_SCORE = "no row has a token with a label"
 
+MIN_LABELS = 5
+"""Fewest tokens of the median response for which scores of the field have no note: of a
+single token the extraction strength is always 1."""
+
 MAX_REPLICATES = 2000
 """Most resamples of the interval of privleak."""
 
@@ -61,15 +65,40 @@ def cost_estimates(
 def field_estimates(
     comparison: ErasureComparison, name: str
 ) -> Iterator[tuple[str, str, Estimate]]:
-    """Yield metric, variant and estimate of the mean scores of rows of each side."""
+    """Yield metric, variant and estimate of the mean scores of rows of each side.
+
+    The estimate has a note where most responses are short.
+    """
     units = comparison.evidence.units
+    n_labels = comparison.evidence.row(name, "n_labels")  # (units,)
     for metric, score in FIELD_METRICS.items():
         values = comparison.evidence.row(name, score)  # (units,)
         for side, variant in VARIANT_OF_SIDE.items():
             is_of_side = (units["part"] == ROW) & (units["side"] == side)
             of_side = units[is_of_side].assign(score=values[is_of_side], one=1.0)
             estimate = _mean_by_cluster(of_side, "score", weights="one", bounds=(0, 1))
+            if estimate.value is not None:
+                note = _note_on_short_rows(n_labels[is_of_side])
+                estimate = replace(estimate, note=note)
             yield metric, variant, estimate
+
+
+def _note_on_short_rows(n_labels: np.ndarray) -> str:
+    """Return a note if scores of rows rest on few tokens; empty: they do not.
+
+    Parameters
+    ----------
+    n_labels
+        Shape ``(rows,)``: tokens with a label; NaN: not scored.
+    """
+    n_of_scored = n_labels[~np.isnan(n_labels)]
+    if not len(n_of_scored):
+        return ""
+    median = float(np.median(n_of_scored))
+    if median >= MIN_LABELS:
+        return ""
+    tokens = "token" if median == 1 else "tokens"
+    return f"rests on few tokens, as the median response has {median:g} {tokens}"
 
 
 def _mean_by_cluster(
