@@ -118,3 +118,23 @@ def test_other_audits_take_no_accesses():
     """Their brackets name groups of rows, as before."""
     rule = parse_rule("mia.auc.loss[access=c].value > 0.6")
     assert (rule.variant, rule.group) == ("loss", "access:c")
+
+
+@pytest.mark.parametrize(
+    ("rule", "state"),
+    [
+        ("membership[access=c] rose by 0.05", "tripped"),
+        ("membership[access=answers] rose by 0.05", "ok"),
+        ("membership[access=*] rose by 0.05", "tripped"),
+        ("membership[access=c] fell by 0.05", "ok"),
+    ],
+)
+def test_a_rule_may_be_of_the_change_since_an_earlier_report(rule, state):
+    place = {"baseline": "mine (earlier)", "no_effect": 0.0, "unit": "", "mde": 0.04}
+    changes = [
+        figure("mine", f"doors|auc|{door}", value, low=low, high=low + 0.08, **place)
+        for door, value, low in (("answers", 0.0, -0.04), ("logprobs", 0.1, 0.06))
+    ]
+    rows = [row("mine", "answers", 0.5), row("mine", "logprobs", 0.6)]
+    changed = made_report("mine", results=rows, contrasts=changes)
+    assert states(changed, rule, changed=changed)["mine"] == state
