@@ -317,11 +317,11 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
     # The base was not trained on audited rows.
     if rule.claim or rule.guard:
         if _is_reference(report, name):
-            return render("gate.without_verdict")
+            return _why_without_verdict(name)
         return render("gate.base") if name == BASE else ""
     if rule.verdict:
         is_untested = is_untrained(name) or has_no_verdict(report, rule.audit, name)
-        return render("gate.without_verdict") if is_untested else ""
+        return _why_without_verdict(name) if is_untested else ""
 
     # The base may have the row of a figure, without a value.
     rows_of_name = [row for row in rows if row.checkpoint == name]
@@ -348,6 +348,13 @@ def _why_impossible(report: Report, rule: Rule, rows: Sequence[Row], name: str) 
     if name in quantised_names and about(rule.audit).of_series:
         return render("gate.stages")
     return ""
+
+
+def _why_without_verdict(name: str) -> str:
+    """Return why an audit that gives verdicts has none on a checkpoint."""
+    if CheckpointName.parse(name).derived:
+        return render("gate.copy_without_verdict")
+    return render("gate.without_verdict")
 
 
 def _is_reference(report: Report, name: str) -> bool:
