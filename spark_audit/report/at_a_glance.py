@@ -288,7 +288,10 @@ def _bars(checkpoint: str, rows: Sequence[Row]) -> list[ExposedKind]:
 def _next_steps(
     all_checkpoint_states: Sequence[CheckpointState],
 ) -> Iterator[tuple[State, str]]:
-    """Yield a step for each state of the report."""
+    """Yield a step for each state of the report.
+
+    Relearning is a step as long as no checkpoint was relearned.
+    """
     by_state = grouped(
         all_checkpoint_states, lambda checkpoint_state: checkpoint_state.state
     )
@@ -301,7 +304,11 @@ def _next_steps(
         names = names_or_count(
             [checkpoint_state.name for checkpoint_state in of_this_state]
         )
-        yield state, render(f"next.{key_of(state)}", names=names)
+        step = render(f"next.{key_of(state)}", names=names)
+        may_be_hidden = state in ("DETECTABLE", "NO LEAK FOUND")
+        if may_be_hidden and not relearned(all_checkpoint_states):
+            step = f"{step} {render('next.relearn')}"
+        yield state, step
 
 
 def _step_of_untested(
@@ -475,15 +482,26 @@ def _checks(report: Report) -> str:
     if n_failed:
         return render("glance.checks_failed", failed=n_failed, count=count)
     if warnings:
-        names = _titles(warnings)
+        names = _names_of_warnings(warnings)
         return render(
             "glance.checks_warn", warnings=len(warnings), count=count, names=names
         )
     return render("glance.checks_held", count=count)
 
 
-def _titles(guards: Sequence[Guard]) -> str:
-    """Return the titles of checks without repeats; long lists end with a number."""
-    # A check has the same title for every checkpoint.
-    titles = list(dict.fromkeys(guard.title for guard in guards))
-    return few_names(titles)
+def _names_of_warnings(guards: Sequence[Guard]) -> str:
+    """Return the checks that gave a warning; long lists end with a number.
+
+    A check is named once, by the sentence ``warned.NAME`` on what happened if there is
+    one, else by its title, which is what it asks for.
+    """
+    names_of_checks = []
+    for guards_of_check in grouped(guards, lambda guard: guard.name).values():
+        first = guards_of_check[0]
+        key = f"warned.{first.name}"
+        if knows(key):
+            checkpoints = [guard.checkpoint for guard in guards_of_check]
+            names_of_checks.append(render(key, names=names_or_count(checkpoints)))
+        else:
+            names_of_checks.append(first.title)
+    return few_names(list(dict.fromkeys(names_of_checks)))

@@ -13,7 +13,7 @@ from spark_audit.audits import about, metric_of
 from spark_audit.report.cells import limited
 from spark_audit.report.matrix import effect_size, effect_text, limit_text
 from spark_audit.results import Finding, Report
-from spark_audit.sentences import optional, render
+from spark_audit.sentences import knows, optional, render
 from spark_audit.sentences.renderer import percent, probability, unit_name
 
 SEPARATOR = " · "
@@ -141,13 +141,19 @@ def _p(finding: Finding) -> str:
 
 
 def _sides(finding: Finding) -> str:
-    """Return the numbers of trained and held-out units of the test, in words."""
+    """Return the numbers of trained and held-out units of the test, in words.
+
+    An audit whose trained rows have another name has a sentence ``audit.NAME.sides``.
+    """
     trained, held_out = sides_of(finding)
     if trained is None:
         return ""
     if held_out is None:
         return render("matrix.figures.trained", trained=trained)
-    return render("matrix.figures.sides", trained=trained, held_out=held_out)
+    key = f"audit.{finding.audit}.sides"
+    if not knows(key):
+        key = "matrix.figures.sides"
+    return render(key, trained=trained, held_out=held_out)
 
 
 def sides_of(finding: Finding) -> tuple[int | None, int | None]:
