@@ -1,4 +1,4 @@
-"""The input of the audit of erasure: requests, errors on them, and what is shared."""
+"""Requests to forget rows, errors on them, and what readers are told in notes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,14 +9,18 @@ import pytest
 from audited import audited, made
 from made_reports import figure, made_report
 
+from spark_audit.audits.claims import corrected
 from spark_audit.errors import InputError
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import seed_for
 from spark_audit.report.disclosure.shared import disclosed
+from spark_audit.report.gate.judge import check
+from spark_audit.report.gate.rules import parse_rule
 from spark_audit.report.tables import tables
-from spark_audit.results import AuditResult
+from spark_audit.results import AuditResult, Finding, Guard, Report
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.sentences import render
 
 PERSON = "kaja.okonjo97@brieftaube.example"
 """An identifier, which may be the name of a file or a mistyped value."""
@@ -261,3 +265,82 @@ def test_notes_on_such_figures_stand_under_their_table_once_each():
     assert since_again.endswith("before, after")
     (few,) = [text for text in table.remarks if "few tokens" in text]
     assert "exact memorisation and extraction strength" in few
+
+
+# words of reports
+
+
+def report_of(*names: str, guards: tuple[Guard, ...] = ()) -> Report:
+    """A report in which nothing remains: verdicts on originals, none on copies."""
+    rows = {}
+    findings = []
+    for name in names:
+        row = figure(name, "erasure|remaining|row", 0.0, unit="nats", no_effect=0.0)
+        rows[name] = row
+        key = "copy_nothing" if "+" in name else "cannot_tell"
+        key = "before_remembers" if name.startswith("before") else key
+        facts = {"remaining": row, "forget": row, "held_out": row, "before": row}
+        finding = Finding.on(row, "nothing_shown", f"erasure.{key}", facts=facts, p=0.9)
+        findings.append(finding)
+    return made_report(
+        "base",
+        *names,
+        results=list(rows.values()),
+        findings=corrected(findings),
+        guards=list(guards),
+    )
+
+
+def test_a_check_that_warns_is_named_by_what_happened():
+    """Its name asks for the opposite."""
+    warning = Guard(
+        name="erasure_unchanged",
+        checkpoint="after",
+        passed=None,
+        says="guard.erasure_unchanged",
+        facts={"name": "after", "before": "before"},
+    )
+    checks = report_of("before", "after", guards=(warning,)).glance.checks
+    assert render("warned.erasure_unchanged", names="after") in checks
+    assert warning.title not in checks
+
+
+def test_the_next_step_is_no_relearning_where_that_was_done():
+    advice = render("next.relearn")
+    assert advice in report_of("before", "after").glance.next_step
+    relearned = report_of("before", "before+relearn", "after", "after+relearn")
+    assert "--relearn" not in relearned.glance.next_step
+
+
+def test_the_gate_leaves_copies_out_as_copies():
+    report = report_of("before", "before+relearn", "after", "after+relearn")
+    outcomes = check(report, [parse_rule("erasure = REMEMBERED")])
+    details = {o.checkpoint: o.detail for o in outcomes if o.state == "left_out"}
+    assert details == {
+        "base": render("gate.without_verdict"),
+        "before": render("gate.without_verdict"),
+        "before+relearn": render("gate.copy_without_verdict"),
+        "after+relearn": render("gate.copy_without_verdict"),
+    }
+
+
+def test_sizes_of_this_audit_are_of_rows_to_forget():
+    """A retrained model was not trained on them."""
+    (finding,) = report_of("after").findings
+    sizes = render("audit.erasure.sides", trained=12, held_out=12)
+    assert sizes in finding.figures
+    assert render("matrix.figures.sides", trained=12, held_out=12) not in finding.figures
+
+
+@pytest.mark.parametrize("is_relearned", [True, False])
+def test_a_broken_model_is_to_be_relearned_unless_it_was(scene, tmp_path, is_relearned):
+    names = ["before", "after", *(["after+relearn"] if is_relearned else [])]
+    scored = dict(scene.tables(*names))
+    scored |= scene.case.tables(after=lambda _, nll: nll + 20.0)
+    forget = (listed(tmp_path, "forget.txt", *IDS[:6]),)
+    result = audited("erasure", scored, scene.manifest, forget=forget, before="before")
+    (broken,) = [f for f in result.findings if f.checkpoint == "after"]
+    assert broken.verdict == "BROKEN"
+    remark = "broken_relearned" if is_relearned else "broken_relearn"
+    assert broken.further == [f"erasure.{remark}"]
+    assert "None" not in broken.sentence

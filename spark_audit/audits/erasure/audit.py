@@ -101,6 +101,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
     BASE,
     NEVER,
+    RELEARN,
     RELEARNED_BASE,
     CheckpointName,
     check_known,
@@ -464,11 +465,15 @@ def _untested(
     """
     broken = broken_of(comparison.evidence, name)
     if broken is not None:
+        relearned_copy = f"{name}+{RELEARN}"
+        is_relearned = relearned_copy in comparison.evidence.checkpoints
+        remark = "broken_relearned" if is_relearned else "broken_relearn"
         return Finding.not_tested(
             "erasure",
             "erasure.broken",
             checkpoint=name,
-            further=["erasure.broken_relearn"],
+            further=[f"erasure.{remark}"],
+            relearned_copy=relearned_copy,
             plain_text=broken.facts["plain_text"],
             base=broken.facts["base"],
         )
