@@ -108,6 +108,7 @@ docs/audits/twins
 docs/audits/mia
 docs/audits/other-tools
 docs/audits/extract
+docs/audits/passages
 docs/audits/series
 docs/audits/doors
 docs/audits/erasure

@@ -259,6 +259,28 @@ def both_sides(world: World, plain: Any) -> Values:
     return figures
 
 
+def loops_passages(world: World, tables: Any, _: Any) -> Values:
+    """Rows of the trained side with three first guesses in a row, and the longest."""
+    plain = tables[Pass()]
+    longest = {}
+    for key in world.manifest.membership.members:
+        run = most = 0
+        for rank in plain.columns["rank_lo"][plain.rows(key)]:
+            run = run + 1 if rank == 1 else 0
+            most = max(most, run)
+        longest[key] = most
+    key = max(sorted(longest), key=lambda one: longest[one])
+    example = world.manifest.by_id[key]
+    words = len(example.text.split()) / sum(
+        unll is not None for unll in example.reference_unll
+    )
+    return {
+        ("passage_rate", ""): mean([most >= 3 for most in longest.values()]),
+        ("longest_tokens", ""): longest[key],
+        ("longest_words", ""): round(longest[key] * words),
+    }
+
+
 def log_tries(logp: float) -> float:
     """log10 of the tries after which a string came with probability one half."""
     if logp == 0:

@@ -19,6 +19,7 @@ from .matched.audit import Matched as Matched
 from .mia.audit import Membership as Membership
 from .nll import NLL as NLL
 from .noise.audit import Noise as Noise
+from .passages.audit import Passages as Passages
 from .rank import Rank as Rank
 from .series.audit import SeriesAttack as SeriesAttack
 from .stages.audit import Stages as Stages

@@ -30,6 +30,7 @@ AUDITS = {
     "twins": "Twins",
     "mia": "Membership",
     "extract": "Extraction",
+    "passages": "Passages",
     "noise": "Noise",
     "stages": "Stages",
     "utility": "Utility",
@@ -69,9 +70,10 @@ RESERVED_COMMANDS = (
 ALL_AUDITS = "all"
 """The command that runs every audit, and what stands for them in Python."""
 
-AUDITS_ON_REQUEST = ("noise", "series", "doors", "erasure")
+AUDITS_ON_REQUEST = ("passages", "noise", "series", "doors", "erasure")
 """Audits that ``all`` runs on request only: they take most of the time, ask about rows
-that a user must name, or break down what another audit claims."""
+that a user must name or about another harm than that to persons, or break down what
+another audit claims. Each further test makes those of all audits stricter."""
 
 DEFAULT_AUDITS = ("matched",)
 """Audits that a Python call runs by default."""

@@ -162,6 +162,13 @@ def _is_count_or_none(value: object) -> bool:
     return value is None or _is_count(value)
 
 
+def _is_share_or_none(value: object) -> bool:
+    """Return whether a fact is a number from 0 to 1, or missing."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value is None
+    return 0 <= value <= 1
+
+
 def _is_text(value: object) -> bool:
     """Return whether a fact is a text."""
     return isinstance(value, str)
@@ -346,6 +353,19 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "logp_top_p95": LOG_PROBABILITY,
             "bits": SCORED_COUNT,
         },
+    ),
+    "passages.parquet": EvidenceLayout(
+        units={
+            "example": TEXT,
+            "split": TEXT,
+            "task": TEXT,
+            "type": TEXT,
+            "cluster": TEXT,
+            "n_tokens": COUNT_RANGE,
+            "n_words": COUNT_RANGE,
+        },
+        values={"run": SCORED_COUNT, "run_won": SCORED_COUNT},
+        facts={"least_tokens": _is_count, "text_p": _is_share_or_none},
     ),
     "noise.parquet": EvidenceLayout(
         units={

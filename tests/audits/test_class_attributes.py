@@ -34,6 +34,7 @@ def test_the_claims_and_roles_of_our_audits():
         "twins": "memory",
         "mia": "membership",
         "extract": "verbatim",
+        "passages": "verbatim",
         "series": "membership",
         "erasure": "memory",
     }

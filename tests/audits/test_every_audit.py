@@ -40,6 +40,9 @@ def options_of(audit: str, world: World, names: Iterable[str] = ()) -> dict[str,
     # It guesses no order; the others take that in which tasks first appear.
     if audit == "series":
         return {"order": ",".join(tasks)}
+    # What it knows by heart are identifiers, of a few tokens each.
+    if audit == "passages":
+        return {"passages": 3}
     # All that ``leaky`` knows should be forgotten: ``clean`` is the one after that.
     if audit == "erasure":
         before = next((name for name in names if name in ("leaky", "alpha")), "leaky")

@@ -1,0 +1,1 @@
+"""Passages of rows that greedy decoding recites: ``audit.py`` has the audit."""

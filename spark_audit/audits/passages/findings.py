@@ -1,0 +1,234 @@
+"""Findings of the audit of passages: trained rows next to held-out ones.
+
+The share of trained rows with a passage is compared with that of held-out rows of the
+same tasks, less the same difference at the base, as extraction compares identifiers
+(:mod:`spark_audit.audits.extract.rates`). Keys of sentences are those of
+``sentences/en/passages.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import pandas as pd
+
+from spark_audit.audits.extract.comparison_facts import reproduced_hits
+from spark_audit.audits.extract.rate_limits import hits_power, rates_bound
+from spark_audit.audits.extract.rates import (
+    NO_DIFFERENCE,
+    by_checkpoint,
+    comparable,
+    exact_p,
+    is_scored_beside_base,
+    limits_p,
+    points,
+    rate_difference,
+    split_difference,
+)
+from spark_audit.names import BASE, is_untrained
+from spark_audit.results import Claim, Finding, Hits, Row
+from spark_audit.results.evidence import Evidence
+from spark_audit.results.findings import EXCESS, Fact
+from spark_audit.stats.estimate import (
+    Bound,
+    Estimate,
+    Power,
+    is_significant,
+    side_of,
+)
+
+
+class PassageVerdict(NamedTuple):
+    """What is claimed of a checkpoint, and the key of its sentence."""
+
+    claim: Claim
+    says: str
+
+
+def passage_findings(
+    evidence: Evidence,
+    rows: Sequence[Row],
+    *,
+    n_tokens: int,
+    text_p: float | None,
+) -> Iterator[Finding]:
+    """Yield one finding on each checkpoint.
+
+    Parameters
+    ----------
+    rows
+        Figures of the audit.
+    n_tokens
+        Tokens that a passage has at least.
+    text_p
+        p that the texts alone do not tell trained from held-out rows; ``None``: it was
+        not tested.
+    """
+    pooled_figures = {
+        (row.checkpoint, row.metric): row for row in rows if row.group == "pooled"
+    }
+    rows_by_checkpoint = by_checkpoint(_compared_rows(evidence, n_tokens=n_tokens))
+    for name, rows_of_text in rows_by_checkpoint.items():
+        rate = pooled_figures.get((name, "passage_rate"))
+        if rate is not None and rate.value is not None:
+            figures = {
+                metric: pooled_figures[name, metric]
+                for metric in ("longest_tokens", "longest_words")
+                if (name, metric) in pooled_figures
+            }
+            yield _finding_on(
+                rows_of_text, rate, figures, n_tokens=n_tokens, text_p=text_p
+            )
+
+
+def _compared_rows(evidence: Evidence, *, n_tokens: int) -> pd.DataFrame:
+    """Return the rows that are long enough, with the columns that rates are made of.
+
+    They are those of :mod:`spark_audit.audits.extract.rates`: a row of text stands for
+    a span, and its task for a stratum, within which rows are compared.
+    """
+    frame = evidence.frame()
+    frame = frame[frame["n_tokens"] >= n_tokens]
+    return frame.assign(
+        span=frame["example"],
+        origin="row",
+        type=frame["task"],
+        stratum=0,
+        trials=1,
+        greedy_sure=frame["run"] >= n_tokens,
+        greedy=frame["run_won"] >= n_tokens,
+    )
+
+
+def _finding_on(
+    rows_of_text: pd.DataFrame,
+    rate: Row,
+    figures: Mapping[str, Row],
+    *,
+    n_tokens: int,
+    text_p: float | None,
+) -> Finding:
+    """Return the finding on one checkpoint.
+
+    Parameters
+    ----------
+    rows_of_text
+        Its rows, from :func:`spark_audit.audits.extract.rates.by_checkpoint`.
+    rate
+        Its share of trained rows with a passage.
+    figures
+        Its longest passage, by metric.
+    """
+    name = rate.checkpoint
+    compared, _ = comparable(rows_of_text)
+    difference = split_difference(compared)
+    difference_at_base = NO_DIFFERENCE
+    if is_scored_beside_base(compared):
+        difference_at_base = split_difference(compared, "base_sure")
+    difference = rate_difference(difference, difference_at_base)
+
+    train = compared[compared["split"] == "train"]
+    held_out = compared[compared["split"] == "test"]
+    facts: dict[str, Fact] = {
+        "recited": reproduced_hits(train),
+        "unseen": _hits_of(held_out),
+        "passage": n_tokens,
+        **figures,
+    }
+    remarks = ["passages.unseen", "passages.passage"]
+    if len(figures) > 1:
+        remarks.append("passages.longest")
+    if difference.value is None:
+        return Finding.on(
+            rate,
+            "not_tested",
+            "passages.no_comparison",
+            facts={**facts, "recited": reproduced_hits(rows_of_text)},
+            further=remarks[1:],
+        )
+
+    # The base was not trained on these rows, so its output proves no memory.
+    p: float | None = None
+    power: list[Power] = []
+    bounds: list[Bound] = []
+    if not is_untrained(name):
+        # The interval is approximate with few hits, so Fisher's test must agree.
+        p = max(limits_p(difference), exact_p(compared))
+        power = [hits_power(compared, difference_at_base)]
+        bounds = rates_bound(compared)
+
+    verdict = _verdict(
+        name,
+        difference,
+        p,
+        text_p,
+        has_base=is_scored_beside_base(compared),
+    )
+    if verdict.claim == "confounded":
+        power = []
+    with_clusters = replace(difference, clusters=rate.clusters)
+    return Finding.on(
+        rate,
+        verdict.claim,
+        f"passages.{verdict.says}",
+        facts={
+            **facts,
+            "apart": Row.of_estimate(
+                with_clusters, audit="passages", checkpoint=name, metric="apart"
+            ),
+        },
+        further=remarks,
+        metric=f"{rate.metric}{EXCESS}",
+        value=points(difference.value),
+        low=points(difference.low),
+        high=points(difference.high),
+        mde=points(difference.mde),
+        unit="points",
+        no_effect=0.0,
+        p=p,
+        power=power,
+        bounds=bounds,
+    )
+
+
+def _hits_of(held_out: pd.DataFrame) -> Hits:
+    """Return the held-out rows with a passage as a count of a total."""
+    return Hits(count=int(held_out["greedy_sure"].sum()), of=len(held_out))
+
+
+def _verdict(
+    name: str,
+    difference: Estimate,
+    p: float | None,
+    text_p: float | None,
+    *,
+    has_base: bool,
+) -> PassageVerdict:
+    """Return the verdict on trained next to held-out rows.
+
+    =============================================  ==================================
+    first match wins                               claim and sentence
+    =============================================  ==================================
+    no side is significant                         nothing_shown, ``nothing``
+    the base, or what was derived from it          confounded, ``splits_differ``
+    fewer trained rows                             moved, ``fewer``
+    the texts alone tell the sides apart, or       confounded, ``texts_differ``
+    there is no base that shows what they give
+    more trained rows                              verbatim, ``recites``
+    =============================================  ==================================
+    """
+    side = side_of(difference)
+    is_shown = side in (-1, 1) and (p is None or is_significant(p))
+    if not is_shown:
+        return PassageVerdict("nothing_shown", "nothing")
+    if name == BASE or is_untrained(name):
+        return PassageVerdict("confounded", "splits_differ")
+    if side == -1:
+        return PassageVerdict("moved", "fewer")
+
+    are_texts_alike = text_p is None or not is_significant(text_p)
+    if not are_texts_alike or not has_base:
+        return PassageVerdict("confounded", "texts_differ")
+    return PassageVerdict("verbatim", "recites")
