@@ -15,7 +15,7 @@ ANSWERS = "answers"
 TOP20 = "top20"
 LOGPROBS = "logprobs"
 DISTRIBUTION = "distribution"
-WEIGHTS = "weights"
+WEIGHTS_AND_BASE = "weights"
 STAGES = "all_stages"
 
 LISTED_TOKENS = 20
@@ -63,7 +63,7 @@ DOORS = (
     *_rounded("b", TOP20, "listed log-probability"),
     *_rounded("c", LOGPROBS, "loss"),
     Door(DISTRIBUTION, "d", "loss and minkpp10", DISTRIBUTION),
-    Door(WEIGHTS, "e", "combined", WEIGHTS),
+    Door(WEIGHTS_AND_BASE, "e", "combined", WEIGHTS_AND_BASE),
     Door(STAGES, "f", "series", STAGES),
 )
 """All doors, from the one at which the least is seen."""
@@ -74,5 +74,5 @@ DOOR_BY_NAME: Mapping[str, Door] = {door.name: door for door in DOORS}
 
 NAME_BY_LETTER: Mapping[str, str] = {door.letter: door.name for door in DOORS}
 
-AGAINST_BASE_DOORS = (WEIGHTS, STAGES)
+AGAINST_BASE_DOORS = (WEIGHTS_AND_BASE, STAGES)
 """Doors whose score is relative to the base, which has no such score itself."""

@@ -43,7 +43,7 @@ from spark_audit.audits.doors.accesses import (
     NAME_BY_LETTER,
     STAGES,
     TOP20,
-    WEIGHTS,
+    WEIGHTS_AND_BASE,
 )
 from spark_audit.audits.doors.findings import door_finding, first_screen_answers
 from spark_audit.audits.doors.outcomes import DoorOutcome, DoorTests
@@ -89,7 +89,7 @@ WHY_MISSING: Mapping[str, str] = {
     TOP20: "the scores have no ranks of tokens",
     LOGPROBS: "the scores have no log-probabilities",
     DISTRIBUTION: "the scores have no moments of the next-token distribution",
-    WEIGHTS: "the base has no score of these texts",
+    WEIGHTS_AND_BASE: "the base has no score of these texts",
     STAGES: NO_STAGES,
 }
 """What is seen at a door -> why it has no figure, where nothing else is known."""

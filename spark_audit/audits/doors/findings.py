@@ -15,7 +15,7 @@ from spark_audit.results import Claim, Finding, Report
 from spark_audit.results.findings import UNUSABLE, Fact
 from spark_audit.sentences import render
 
-AUDIT = "doors"
+DOORS_AUDIT = "doors"
 
 MAX_LINES = 3
 """Most checkpoints that have a line on the first screen; the table has all."""
@@ -38,7 +38,7 @@ def door_finding(outcomes: Sequence[DoorOutcome]) -> Finding:
     estimable = [one for one in whole if one.row.value is not None]
     if not estimable:
         return Finding.not_tested(
-            AUDIT,
+            DOORS_AUDIT,
             "doors.missing",
             checkpoint=answers.row.checkpoint,
             reason=answers.row.note,
@@ -76,7 +76,7 @@ def door_finding(outcomes: Sequence[DoorOutcome]) -> Finding:
 
 def _words_of(door: str) -> str:
     """Return what is seen at a door, in words without its letter."""
-    _, _, words = render(f"variant.{AUDIT}.{door}").partition(": ")
+    _, _, words = render(f"variant.{DOORS_AUDIT}.{door}").partition(": ")
     return words
 
 
@@ -89,7 +89,7 @@ def first_screen_answers(report: Report) -> list[FirstAnswer]:
     findings = [
         finding
         for finding in report.findings
-        if finding.audit == AUDIT and finding.status not in UNUSABLE
+        if finding.audit == DOORS_AUDIT and finding.status not in UNUSABLE
     ]
     tested = [finding for finding in findings if finding.claim != "not_tested"]
     tested.sort(key=lambda finding: -finding.severity)

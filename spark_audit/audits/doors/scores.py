@@ -30,7 +30,7 @@ from spark_audit.audits.doors.accesses import (
     LOGPROBS,
     STAGES,
     TOP20,
-    WEIGHTS,
+    WEIGHTS_AND_BASE,
 )
 from spark_audit.audits.mia.score_tables import mean_rank, membership_scores
 from spark_audit.audits.series.staged_rows import (
@@ -75,7 +75,7 @@ def door_scores(
     scores = {
         LOGPROBS: of_membership["loss"],
         DISTRIBUTION: _rank_of_both(of_membership["loss"], of_membership["minkpp10"]),
-        WEIGHTS: of_membership["combined"],
+        WEIGHTS_AND_BASE: of_membership["combined"],
     }
 
     logp = -table.columns["nll"].astype(np.float64)  # (tokens of the table,), nats

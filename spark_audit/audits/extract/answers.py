@@ -14,7 +14,7 @@ from spark_audit.results import Report, Row
 from spark_audit.results.findings import UNUSABLE
 from spark_audit.sentences import render
 
-AUDIT = "extract"
+EXTRACT_AUDIT = "extract"
 
 
 def first_screen_answers(report: Report) -> Sequence[FirstAnswer]:
@@ -58,7 +58,11 @@ def _pooled_rows(
     """
     rows = {}
     for row in report.results:
-        is_figure = (row.audit, row.metric, row.variant) == (AUDIT, metric, variant)
+        is_figure = (row.audit, row.metric, row.variant) == (
+            EXTRACT_AUDIT,
+            metric,
+            variant,
+        )
         is_pooled = row.group == "pooled" and row.interval_over == "sources"
         if not is_figure or not is_pooled or row.value is None:
             continue

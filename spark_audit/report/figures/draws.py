@@ -32,12 +32,12 @@ from spark_audit.results import Row
 from spark_audit.sentences import render
 from spark_audit.sentences.renderer import number_down, number_up
 
-AUDIT = "extract"
+EXTRACT_AUDIT = "extract"
 
 MARKER_OF_DRAWS = {"1": "o", "1000": "s", "1000000": "D"}
 """Variant of the rows (number of draws) -> marker, in the order from above."""
 
-MOST_DRAWS = "1000000"
+DRAWS_AT_THE_RIGHT = "1000000"
 """The number of draws of which the values at the right are."""
 
 
@@ -54,11 +54,11 @@ Lines = Mapping[str, Mapping[str, BothSides]]
 
 def draw_draws(view: View) -> Sketch | None:
     """Draw both bounds of extraction, a panel for each checkpoint."""
-    names = view.rows(AUDIT, "drawn_at_most", variant=MOST_DRAWS)
+    names = view.rows(EXTRACT_AUDIT, "drawn_at_most", variant=DRAWS_AT_THE_RIGHT)
     lines_by_name: dict[str, Lines] = {}
     for name in names:
         lines = _lines_of(view, name)
-        if MOST_DRAWS in lines:
+        if DRAWS_AT_THE_RIGHT in lines:
             lines_by_name[name] = lines
     if not lines_by_name:
         return None
@@ -76,7 +76,7 @@ def draw_draws(view: View) -> Sketch | None:
         heights_of(forests.values()), legend_lines=legend_lines(samples)
     )
     for axes, (name, forest) in zip(panels, forests.items(), strict=True):
-        doubt = view.doubt(name, AUDIT)
+        doubt = view.doubt(name, EXTRACT_AUDIT)
         title = f"{name}: {doubt}" if doubt else name
         label = render("figure.draws.axis")
         draw_forest(axes, forest, title=title, label=label, limits=(-0.02, 1.02))
@@ -94,14 +94,20 @@ def draw_draws(view: View) -> Sketch | None:
 def _lines_of(view: View, name: str) -> Lines:
     """Return the bounds of a checkpoint: of all identifiers, then of each type."""
     names_of_groups = {"pooled": render("figure.draws.all")}
-    for pii_type in view.groups(AUDIT, "drawn_at_most", "type", variant=MOST_DRAWS):
+    for pii_type in view.groups(
+        EXTRACT_AUDIT, "drawn_at_most", "type", variant=DRAWS_AT_THE_RIGHT
+    ):
         names_of_groups[f"type:{pii_type}"] = pii_type
 
     lines: dict[str, dict[str, BothSides]] = {}
     for draws in MARKER_OF_DRAWS:
         for group, line in names_of_groups.items():
-            at_least = view.rows(AUDIT, "drawn_at_least", variant=draws, group=group)
-            at_most = view.rows(AUDIT, "drawn_at_most", variant=draws, group=group)
+            at_least = view.rows(
+                EXTRACT_AUDIT, "drawn_at_least", variant=draws, group=group
+            )
+            at_most = view.rows(
+                EXTRACT_AUDIT, "drawn_at_most", variant=draws, group=group
+            )
             if name in at_least and name in at_most:
                 both = BothSides(at_least[name], at_most[name])
                 lines.setdefault(draws, {})[line] = both
@@ -117,12 +123,12 @@ def _forest(view: View, name: str, lines: Lines) -> Forest:
         for line, (at_least, at_most) in lines.get(draws, {}).items():
             # The bar reaches from one bound to the other.
             rows[line] = at_most.copy_unchecked(low=at_least.value, high=at_most.value)
-            is_void = bool(view.doubt(name, AUDIT, at_most))
+            is_void = bool(view.doubt(name, EXTRACT_AUDIT, at_most))
             looks[line] = DOUBT_LOOK if is_void else Look(marker, INK, filled=False)
         marks.append(ForestMarks(rows, looks))
 
     values = {}
-    for line, (at_least, at_most) in lines[MOST_DRAWS].items():
+    for line, (at_least, at_most) in lines[DRAWS_AT_THE_RIGHT].items():
         values[line] = render(
             "figure.draws.value",
             low=number_down(at_least),
