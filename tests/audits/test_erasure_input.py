@@ -226,7 +226,7 @@ def test_scores_of_short_responses_have_a_note_and_those_of_others_none(
     is_short = n_tokens < 5
     assert all(bool(row.note) == is_short for row in scores_of_field)
     assert all(
-        (f" {n_tokens} token" in row.note) == is_short for row in scores_of_field
+        (f"(median {n_tokens})" in row.note) == is_short for row in scores_of_field
     )
 
 

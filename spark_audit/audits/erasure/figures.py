@@ -97,8 +97,7 @@ def _note_on_short_rows(n_labels: np.ndarray) -> str:
     median = float(np.median(n_of_scored))
     if median >= MIN_LABELS:
         return ""
-    tokens = "token" if median == 1 else "tokens"
-    return f"rests on few tokens, as the median response has {median:g} {tokens}"
+    return f"on responses of few tokens (median {median:g})"
 
 
 def _mean_by_cluster(
