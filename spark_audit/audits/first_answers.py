@@ -20,6 +20,9 @@ class FirstAnswer:
         none. 0 is no effect.
     band
         How far from 0 an estimate may be, in the same unit.
+    verdict
+        The word of the audit for what it concludes of the checkpoint; empty: the
+        sentence is on the whole report.
     """
 
     label: str
@@ -28,6 +31,7 @@ class FirstAnswer:
     value: float | None = None
     high: float | None = None
     band: float = 0.0
+    verdict: str = ""
 
     @property
     def is_drawn(self) -> bool:

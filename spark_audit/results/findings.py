@@ -368,7 +368,8 @@ class Finding(Rendered, Figure):
     def shows_effect(self) -> bool:
         """True if its sentence states the smallest effect: only without a claim."""
         is_without_claim = SEVERITY[self.claim] < DETECTED
-        is_tested = self.claim not in ("confounded", "not_tested")
+        # What is shown to be absent up to a margin is claimed by that margin.
+        is_tested = self.claim not in ("confounded", "not_tested", *SHOWN_BY_TEST)
         is_usable = self.status not in UNUSABLE
         return bool(self.power) and is_without_claim and is_tested and is_usable
 

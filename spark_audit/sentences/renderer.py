@@ -171,15 +171,20 @@ def drifted(row: Figure | None) -> str:
     return value(row)
 
 
-def likelier(row: Figure) -> str:
+def likelier(row: Figure, *, sign: int = 1) -> str:
     """Return a change of NLL, nats per token, in words: ``12% more likely``.
 
     A change below 0 makes the text more likely.
+
+    Parameters
+    ----------
+    sign
+        -1 reverses the sign of the change, as of a margin: it is a size above 0.
     """
     if row.value is None:
         return _text_without_value(row)
 
-    ratio = _ratio(row.value)
+    ratio = _ratio(sign * row.value)
     if ratio >= RATIO_OF_PERCENT:
         return render("word.times_as_likely", ratio=_times(ratio))
     percentage = number(100 * abs(ratio - 1), 0)

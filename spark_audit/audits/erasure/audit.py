@@ -145,7 +145,11 @@ class Erasure(Audit):
     name = "erasure"
     metrics = (
         _of_parts(
-            "remaining", learned=-1, no_effect=0.0, missing=(ROW,), glance=(ROW,)
+            "remaining",
+            learned=-1,
+            no_effect=0.0,
+            missing=(ROW,),
+            glance=(ROW, IDENTIFIERS),
         ),
         Metric("change", "nats", learned=-1, variants=(FORGET, NEVER), remarked=True),
         Metric("rise", "bits", learned=1, no_effect=0.0),
@@ -436,7 +440,7 @@ class Erasure(Audit):
                 verdict,
                 figures,
                 margin_row,
-                n_tests=tests_by_name[name].n_tests,
+                tests=tests_by_name[name],
             )
 
         tables: dict[str, list[TableRecord]] = {

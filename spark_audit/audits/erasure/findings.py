@@ -18,7 +18,7 @@ from spark_audit.audits.erasure.comparison import (
     WrittenOut,
 )
 from spark_audit.audits.erasure.units import IDENTIFIERS, TWINS
-from spark_audit.audits.erasure.verdicts import ErasureVerdict
+from spark_audit.audits.erasure.verdicts import CheckpointTests, ErasureVerdict
 from spark_audit.results import Finding, Row
 from spark_audit.results.findings import ALPHA, UNUSABLE, Fact, Hits
 from spark_audit.stats.at_most import t_bound
@@ -105,9 +105,12 @@ def erasure_finding(
     figures: Mapping[str, CheckpointFigures],
     margin: Row | None,
     *,
-    n_tests: int,
+    tests: CheckpointTests,
 ) -> Finding:
     """Return the finding on a checkpoint that works and whose setup is right.
+
+    It shows the part that decides: that of the test which the verdict rests on, else
+    the part that is furthest from being within the margin.
 
     Parameters
     ----------
@@ -115,10 +118,14 @@ def erasure_finding(
         Those of all checkpoints, by name.
     margin
         The margin; None: there is none.
-    n_tests
-        Tests that the p of the verdict is corrected over.
+    tests
+        The tests of the checkpoint and of its copies.
     """
-    part = _part_of(comparison, verdict.test)
+    if verdict.test is None:
+        part = _part_furthest_from_margin(comparison, tests.p_by_part)
+    else:
+        part = _part_of_test(comparison, verdict.test)
+    n_tests = tests.n_tests
     own = figures[name]
     row = own.remaining[part.name]
     forget, held_out = own.sides[part.name]
@@ -185,7 +192,7 @@ def reference_finding(
         )
 
     p = min(1.0, len(tests) * test.p)
-    part = _part_of(comparison, test)
+    part = _part_of_test(comparison, test)
     row = figures.remaining[part.name]
     forget, held_out = figures.sides[part.name]
     facts: dict[str, Fact] = {
@@ -206,12 +213,37 @@ def reference_finding(
     )
 
 
-def _part_of(
-    comparison: ErasureComparison, test: MemoryTestResult | None
+def _part_of_test(
+    comparison: ErasureComparison, test: MemoryTestResult
 ) -> ComparedPart:
-    """Return the part that a verdict rests on: that of its test, or rows."""
-    if test is not None and test.kind in (IDENTIFIERS, VERBATIM, TWINS):
-        return comparison.parts[-1]
+    """Return the part of a test; for a test of membership, the text of rows."""
+    if test.kind in (VERBATIM, TWINS):
+        return _part_named(comparison, IDENTIFIERS)
+    return _part_named(comparison, test.kind)
+
+
+def _part_furthest_from_margin(
+    comparison: ErasureComparison, p_by_part: Mapping[str, float]
+) -> ComparedPart:
+    """Return the part of largest p of equivalence; without any p, the text of rows.
+
+    Parameters
+    ----------
+    p_by_part
+        See :attr:`CheckpointTests.p_by_part
+        <spark_audit.audits.erasure.verdicts.CheckpointTests.p_by_part>`.
+    """
+    if not p_by_part:
+        return comparison.part_of_rows
+    name = max(p_by_part, key=lambda part_name: p_by_part[part_name])
+    return _part_named(comparison, name)
+
+
+def _part_named(comparison: ErasureComparison, name: str) -> ComparedPart:
+    """Return a part by its name; the text of rows if there is no such part."""
+    for part in comparison.parts:
+        if part.name == name:
+            return part
     return comparison.part_of_rows
 
 
@@ -220,8 +252,8 @@ def _remarks(
 ) -> list[str]:
     """Return the keys of the sentences that follow a verdict."""
     remarks = []
-    if verdict.claim == "erased":
-        remarks.append("erasure.within")
+    if verdict.test is None and margin is not None:
+        remarks.append("erasure.decides")
     elif margin is not None:
         remarks.append("erasure.of_before")
     if verdict.claim == "nothing_shown" and figures.smallest is not None:
