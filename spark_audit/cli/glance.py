@@ -72,7 +72,8 @@ def show_glance(glance: Glance, *, verbose: bool = False) -> None:
     labelled_sentences.append((glance.next_label, glance.next_step))
     labelled_sentences.append((render("glance.gate"), glance.gate))
     labelled_sentences.append((render("page.checks"), glance.checks))
-    labelled_sentences.append((render("page.sure"), glance.surety))
+    if glance.surety:
+        labelled_sentences.append((render("page.sure"), glance.surety))
     labelled_sentences.append((render("page.not_tested"), glance.not_tested))
     if verbose:
         labelled_sentences += glance.more

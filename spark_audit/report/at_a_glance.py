@@ -11,14 +11,14 @@ each writer; a further text behind a label is yielded by :func:`_more` alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits import about, in_order
 from spark_audit.audits.claims import TESTS_SETTING
 from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
-from spark_audit.names import BASE
+from spark_audit.names import BASE, original_of
 from spark_audit.report import first_screen
 from spark_audit.report.checkpoint_states import (
     SHAPES,
@@ -38,7 +38,17 @@ from spark_audit.report.matrix import (
 )
 from spark_audit.report.tried import CONCLUSIVE
 from spark_audit.results import Guard, Report, Row, grouped
+from spark_audit.results.findings import SHOWN_BY_TEST
 from spark_audit.sentences import capitalised, knows, render
+
+MAX_ANSWERS = 5
+"""Most checkpoints that an audit answers in words at a glance."""
+
+ANSWERS_OF_MORE = 4
+"""Checkpoints that it answers in words if there are more; the others are counted."""
+
+SCALE_FACTORS = (1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0)
+"""Ends of the scale that intervals are drawn on: times as likely per token."""
 
 MAX_NAMED_AS_PASSED = 2
 """Most passed checkpoints that the gate's line names next to stopped ones."""
@@ -89,6 +99,9 @@ class Glance:
         Checkpoints and attacks.
     answers
         Sentences of audits that answer their question in words.
+    scale_factor
+        End of the scale on which their intervals are drawn, times as likely; 0: none
+        is drawn.
     consequences
         Sentences: the worst result first, then the limit of what was not found.
     exposed
@@ -114,6 +127,7 @@ class Glance:
     alarms: tuple[str, ...]
     matrix: Matrix
     answers: tuple[FirstAnswer, ...]
+    scale_factor: float
     consequences: tuple[Consequence, ...]
     exposed: tuple[ExposedKind, ...]
     next_steps: dict[State, str]
@@ -122,6 +136,11 @@ class Glance:
     not_tested: str
     checks: str
     more: tuple[tuple[str, str], ...]
+
+    @property
+    def scale_end(self) -> float:
+        """Return the end of the scale of intervals, nats per token."""
+        return math.log(self.scale_factor)
 
     @property
     def next_state(self) -> State:
@@ -167,14 +186,19 @@ def glance_of(
     # Make both first, since the further text depends on them.
     next_steps = dict(_next_steps(all_checkpoint_states))
     consequences = tuple(main_consequences(all_checkpoint_states))
+    answers_by_audit = answers_of(report)
+    answers: list[FirstAnswer] = []
+    for answers_of_audit in answers_by_audit.values():
+        answers += _first_answers(answers_of_audit)
     return Glance(
         first_lines=tuple(supervision_warnings(report.guards)),
         headline=first_screen.headline(report, all_checkpoint_states),
         basis=_basis(report, all_checkpoint_states),
         alarms=tuple(_alarms(report, all_checkpoint_states)),
         matrix=matrix_of(all_checkpoint_states),
-        answers=tuple(_answers(report)),
-        consequences=consequences,
+        answers=tuple(answers),
+        scale_factor=_scale_factor(answers),
+        consequences=tuple(_not_answered(consequences, answers_by_audit)),
         exposed=tuple(_exposed_kinds(all_checkpoint_states)),
         next_steps=next_steps,
         gate=_gate(all_checkpoint_states),
@@ -185,10 +209,63 @@ def glance_of(
     )
 
 
-def _answers(report: Report) -> Iterator[FirstAnswer]:
-    """Yield what audits of the report answer in words, in the order of audits."""
+def answers_of(report: Report) -> dict[str, Sequence[FirstAnswer]]:
+    """Return what audits of the report answer in words, by audit, in their order."""
+    answers = {}
     for audit in in_order({row.audit for row in report.results}):
-        yield from about(audit).answers(report)
+        answers[audit] = about(audit).answers(report)
+    return answers
+
+
+def _first_answers(answers: Sequence[FirstAnswer]) -> list[FirstAnswer]:
+    """Return the answers of an audit that a glance has room for.
+
+    The last one names the verdicts on all other checkpoints, so that none is hidden.
+    """
+    with_verdict = [answer for answer in answers if answer.verdict]
+    if len(with_verdict) <= MAX_ANSWERS:
+        return [*answers]
+
+    left_out = with_verdict[ANSWERS_OF_MORE:]
+    verdicts = []
+    for verdict, members in grouped(left_out, lambda answer: answer.verdict).items():
+        names = names_or_count([answer.label for answer in members])
+        verdicts.append(render("glance.more_of_verdict", verdict=verdict, names=names))
+    label = render("glance.more_answers", count=len(left_out))
+    text = render("glance.see_table", verdicts="; ".join(verdicts))
+    shown = [answer for answer in answers if answer not in left_out]
+    return [*shown, FirstAnswer(label, text)]
+
+
+def _scale_factor(answers: Sequence[FirstAnswer]) -> float:
+    """Return the end of the scale that all drawn intervals and bands have room on."""
+    reach = 0.0
+    for answer in answers:
+        if answer.is_drawn:
+            ends = (answer.low or 0.0, answer.high or 0.0, 1.2 * answer.band)
+            reach = max(reach, *(abs(end) for end in ends))
+    if not reach:
+        return 0.0
+
+    for factor in SCALE_FACTORS:
+        if math.log(factor) >= reach:
+            return factor
+    return float(10 ** math.ceil(reach / math.log(10)))
+
+
+def _not_answered(
+    consequences: Sequence[Consequence],
+    answers_by_audit: Mapping[str, Sequence[FirstAnswer]],
+) -> Iterator[Consequence]:
+    """Yield the consequences that no answer of their audit has stated already.
+
+    What a copy brings back is stated with its original.
+    """
+    for consequence in consequences:
+        answers = answers_by_audit.get(consequence.audit, ())
+        answered = {answer.label for answer in answers if answer.verdict}
+        if any(original_of(name) not in answered for name in consequence.names):
+            yield consequence
 
 
 def label_of_step(state: State) -> str:
@@ -370,6 +447,9 @@ def _more(
     for count, names in _names_by_false_reports(all_checkpoint_states).items():
         sentence = render("glance.surety_of", names=names_or_count(names), count=count)
         yield render("page.sure"), sentence
+    n_absent = _false_reports_of_absence(all_checkpoint_states)
+    if n_absent:
+        yield render("page.sure"), render("glance.surety_of_absence", count=n_absent)
     if _has_limits(all_checkpoint_states):
         yield render("glance.what_limits"), render("glance.surety_at_most")
 
@@ -402,6 +482,9 @@ def _surety(all_checkpoint_states: Sequence[CheckpointState]) -> str:
         if all_checkpoint_states[0].name in names:
             return render("glance.surety", count=count)
 
+    n_absent = _false_reports_of_absence(all_checkpoint_states)
+    if n_absent:
+        return render("glance.surety_of_absence", count=n_absent)
     if _has_limits(all_checkpoint_states):
         return render("glance.surety_at_most")
     return ""
@@ -428,11 +511,32 @@ def _names_by_false_reports(
     return dict(sorted(names_by_count.items()))
 
 
+def _false_reports_of_absence(
+    all_checkpoint_states: Sequence[CheckpointState],
+) -> int:
+    """Return of 1,000 reports in how many chance alone shows absence; 0: none does.
+
+    It is that of the least sure claim that something is absent up to a margin.
+    """
+    most = 0
+    for checkpoint_state in all_checkpoint_states:
+        for tried in checkpoint_state.tried:
+            finding = tried.finding
+            if finding is None or finding.claim not in SHOWN_BY_TEST:
+                continue
+            # As for detections, round up: never 0 of 1,000.
+            if finding.p_adjusted is not None:
+                most = max(most, 1, math.ceil(1000 * finding.p_adjusted))
+    return most
+
+
 def _has_limits(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
     """Return whether any attack has a limit of what could still be there."""
     for checkpoint_state in all_checkpoint_states:
         for tried in checkpoint_state.tried:
-            if tried.bounded is not None:
+            # A cell with a verdict shows no limit.
+            has_verdict = tried.finding is not None and tried.finding.verdict
+            if tried.bounded is not None and not has_verdict:
                 return True
     return False
 

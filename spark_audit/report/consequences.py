@@ -34,6 +34,8 @@ class Consequence:
     ----------
     state
         Of the checkpoints.
+    audit
+        Whose result it is.
     names
         Its checkpoints: one, or all with an equal result.
     sentence
@@ -45,6 +47,7 @@ class Consequence:
     """
 
     state: State
+    audit: str
     names: tuple[str, ...]
     sentence: str
     figures: str = ""
@@ -104,6 +107,7 @@ def main_consequences(
         # A finding may be on a single seed, which is then named.
         yield Consequence(
             state=checkpoint_state.state,
+            audit=severest.audit,
             names=(severest.checkpoint or checkpoint_state.name,),
             sentence=consequence_sentence(severest),
             figures=figures_line(severest),
@@ -117,6 +121,7 @@ def main_consequences(
     if clean:
         yield Consequence(
             state="NO LEAK FOUND",
+            audit=_first_bounded_audit(clean),
             names=tuple(checkpoint_state.name for checkpoint_state in clean),
             sentence=_nothing_in_short(clean, checkpoint_states),
         )
@@ -137,6 +142,7 @@ def consequences_of_audit(
         if finding.audit == audit and finding.detected:
             yield Consequence(
                 state=states.get(method_of(finding.checkpoint), "DETECTABLE"),
+                audit=audit,
                 names=(finding.checkpoint,),
                 sentence=consequence_sentence(finding),
                 figures=figures_line(finding),
@@ -153,6 +159,7 @@ def consequences_of_audit(
     if clean:
         yield Consequence(
             state="NO LEAK FOUND",
+            audit=audit,
             names=tuple(checkpoint_state.name for checkpoint_state in clean),
             sentence=nothing_found(clean, audit, checkpoint_states),
         )

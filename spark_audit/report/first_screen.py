@@ -26,6 +26,7 @@ from spark_audit.report.checkpoint_states import (
     relearned,
     state_name,
 )
+from spark_audit.report.copies import GivenAndCopies
 from spark_audit.report.tried import CONCLUSIVE, INCONCLUSIVE, Outcome
 from spark_audit.results import Guard, Report, grouped
 from spark_audit.sentences import knows, render
@@ -45,8 +46,25 @@ def answer(checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the report in one line: the number of checkpoints in each state.
 
     It also states the number of tested attacks. Without it, readers took a checkpoint
-    for cleared although most attacks were not run.
+    for cleared although most attacks were not run. Copies of checkpoints are counted
+    apart.
     """
+    split = GivenAndCopies.of(checkpoint_states)
+    text = _answer_on_given(split.given)
+    if not split.copies:
+        return text
+
+    by_state = grouped(split.copies, lambda copy: copy.state)
+    counts = []
+    for state, copies in by_state.items():
+        counts.append(
+            render("states.count_in_state", count=len(copies), state=state_name(state))
+        )
+    return render("states.answer_with_copies", answer=text, copies=", ".join(counts))
+
+
+def _answer_on_given(checkpoint_states: Sequence[CheckpointState]) -> str:
+    """Return the number of checkpoints, as they were given, in each state."""
     by_state = grouped(
         checkpoint_states, lambda checkpoint_state: checkpoint_state.state
     )

@@ -18,6 +18,7 @@ from typing import Literal, get_args
 from spark_audit.audits import about
 from spark_audit.audits.strongest_leaks import leak_of
 from spark_audit.report.checkpoint_states import CheckpointState, State
+from spark_audit.report.copies import GivenAndCopies
 from spark_audit.report.tried import Tried
 from spark_audit.results import Finding
 from spark_audit.sentences import optional, render
@@ -71,6 +72,8 @@ class MatrixCell:
         seeds, the seed that the effect was found in.
     strength
         Shade of what was found: 1, 2 or 3; 0: nothing was found.
+    is_verdict
+        Whether ``effect`` is a word of its audit for what it concludes.
     """
 
     audit: str
@@ -78,6 +81,7 @@ class MatrixCell:
     effect: str = ""
     reason: str = ""
     strength: int = 0
+    is_verdict: bool = False
 
     @property
     def mark(self) -> str:
@@ -128,10 +132,21 @@ class MatrixRow:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Checkpoints and attacks, the worst checkpoint first."""
+    """Checkpoints and attacks, the worst checkpoint first.
+
+    Attributes
+    ----------
+    columns
+        Those with a result come first, each group in the order of audits.
+    rows
+        Checkpoints; behind them the copies of these that are no worse.
+    n_models
+        Number of rows in front of these copies.
+    """
 
     columns: tuple[MatrixColumn, ...]
     rows: tuple[MatrixRow, ...]
+    n_models: int
 
     @property
     def first_rows(self) -> tuple[MatrixRow, ...]:
@@ -146,8 +161,10 @@ class Matrix:
     @property
     def _n_first(self) -> int:
         """Return how many rows a glance shows."""
+        if len(self.rows) <= MAX_ROWS or self.n_models == MAX_ROWS:
+            return MAX_ROWS
         # The line that counts the other rows takes the room of a row.
-        return MAX_ROWS if len(self.rows) <= MAX_ROWS else ROWS_OF_MORE
+        return ROWS_OF_MORE
 
     @property
     def further_text(self) -> str:
@@ -156,21 +173,30 @@ class Matrix:
             return ""
 
         # One line stands for all of them: the page has the whole matrix.
-        return render("glance.more_rows", count=len(self.further_rows))
+        n_further = len(self.further_rows)
+        if self._n_first >= self.n_models:
+            return render("glance.more_copies", count=n_further)
+        return render("glance.more_rows", count=n_further)
 
     @property
     def legend(self) -> list[tuple[str, str]]:
         """Return the marks that there are, each with what it means."""
-        used: set[CellKind] = set()
+        cells_by_kind: dict[CellKind, list[MatrixCell]] = {}
         for row in self.rows:
-            used.update(cell.kind for cell in row.cells)
+            for cell in row.cells:
+                cells_by_kind.setdefault(cell.kind, []).append(cell)
 
         # Leave out marks that no cell has.
         legend = []
         for kind in CELL_KINDS:
-            if kind in used:
-                meaning = render(f"matrix.legend.{kind.replace(' ', '_')}")
-                legend.append((CELL_MARKS[kind], meaning))
+            if kind not in cells_by_kind:
+                continue
+            key = f"matrix.legend.{kind.replace(' ', '_')}"
+            # A verdict is no limit of what could still be there.
+            is_limit = any(not cell.is_verdict for cell in cells_by_kind[kind])
+            if kind == "nothing" and is_limit:
+                key = "matrix.legend.nothing_at_most"
+            legend.append((CELL_MARKS[kind], render(key)))
         return legend
 
 
@@ -195,22 +221,49 @@ def names_or_count(names: Sequence[str]) -> str:
 def matrix_of(checkpoint_states: Sequence[CheckpointState]) -> Matrix:
     """Return the matrix of a report's checkpoints, in their order.
 
-    An untried attack still has its column, since "not tested" is an answer, too.
+    An untried attack still has its column, since "not tested" is an answer, too. It
+    stands behind those with a result, which a narrow screen shows first.
     """
-    columns: list[MatrixColumn] = []
-    rows: list[MatrixRow] = []
+    cells_by_name: dict[str, list[MatrixCell]] = {}
     for checkpoint_state in checkpoint_states:
-        # All checkpoints have the same attacks in the same order, so read the first.
-        if not columns:
-            columns = [column_of(tried.audit) for tried in checkpoint_state.tried]
+        cells_by_name[checkpoint_state.name] = [
+            cell_of(tried) for tried in checkpoint_state.tried
+        ]
 
-        cells = tuple(cell_of(tried) for tried in checkpoint_state.tried)
+    # All checkpoints have the same attacks in the same order.
+    tested: list[int] = []
+    untested: list[int] = []
+    for place, column in enumerate(zip(*cells_by_name.values(), strict=True)):
+        if all(cell.kind == "not tested" for cell in column):
+            untested.append(place)
+        else:
+            tested.append(place)
+    order = [*tested, *untested]
+
+    # A copy stands behind the checkpoints unless it is worse than its original.
+    split = GivenAndCopies.of(checkpoint_states)
+    names_in_front = {state.name for state in (*split.given, *split.worse_copies)}
+    in_front = []
+    behind = []
+    for checkpoint_state in checkpoint_states:
+        if checkpoint_state.name in names_in_front:
+            in_front.append(checkpoint_state)
+        else:
+            behind.append(checkpoint_state)
+
+    rows = []
+    for checkpoint_state in (*in_front, *behind):
+        cells = cells_by_name[checkpoint_state.name]
         rows.append(
             MatrixRow(
-                name=checkpoint_state.name, state=checkpoint_state.state, cells=cells
+                name=checkpoint_state.name,
+                state=checkpoint_state.state,
+                cells=tuple(cells[place] for place in order),
             )
         )
-    return Matrix(tuple(columns), tuple(rows))
+    audits = [tried.audit for tried in checkpoint_states[0].tried]
+    columns = [column_of(audits[place]) for place in order]
+    return Matrix(tuple(columns), tuple(rows), n_models=len(in_front))
 
 
 def column_of(audit: str) -> MatrixColumn:
@@ -239,7 +292,7 @@ def cell_of(tried: Tried) -> MatrixCell:
     cell = _cell_of_outcome(tried)
     # An audit that has words for what it concludes shows them in place of an effect.
     if tried.finding is not None and tried.finding.verdict:
-        return replace(cell, effect=tried.finding.verdict)
+        return replace(cell, effect=tried.finding.verdict, is_verdict=True)
     return cell
 
 

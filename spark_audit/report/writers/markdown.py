@@ -297,7 +297,11 @@ def _group_lines(group: FindingGroup) -> list[str]:
     has_several_members = len(group.members) > 1
     lines = []
     for member in group.members:
-        text = " ".join([member.figures, *member.remarks]).strip()
+        # Figures are no sentence, so a full stop parts them from remarks.
+        figures = member.figures
+        if figures and member.remarks:
+            figures = f"{figures.rstrip('.')}."
+        text = " ".join([figures, *member.remarks]).strip()
         # The subject of a single finding stands before the sentence already.
         if text and has_several_members:
             text = f"{member.subject}: {text}"
