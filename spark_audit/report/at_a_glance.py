@@ -261,8 +261,12 @@ def _not_answered(
 
     What a copy brings back is stated with its original.
     """
+    all_answers = [
+        answer for answers in answers_by_audit.values() for answer in answers
+    ]
     for consequence in consequences:
-        answers = answers_by_audit.get(consequence.audit, ())
+        # One of no audit says of checkpoints that nothing is known.
+        answers = answers_by_audit.get(consequence.audit, all_answers)
         answered = {answer.label for answer in answers if answer.verdict}
         if any(original_of(name) not in answered for name in consequence.names):
             yield consequence

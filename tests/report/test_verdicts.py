@@ -179,7 +179,7 @@ def test_the_column_of_erasure_shows_verdicts(of_all_kinds):
 
 def test_the_first_screen_says_what_was_to_be_forgotten_and_what_is_left(of_all_kinds):
     answers = of_all_kinds.glance.answers
-    assert {"60", "40", "0.30"} <= set(answers[0].text.replace(";", "").split())
+    assert {"60", "40", "0.300"} <= set(answers[0].text.replace(";", "").split())
     shown = [answer for answer in answers if answer.verdict]
     assert {answer.label for answer in shown} <= set(CLAIMS) - {"before", "retrained"}
     for answer in shown:

@@ -16,6 +16,7 @@ file                what stands there
 ``findings``        findings, and the words of verdicts
 ``figures``         costs, and scores that papers on unlearning report
 ``tables``          tests by part, requests, and counts of rows
+``named_persons``   how many persons the forget set names
 ``field_scores``    those scores, for one row
 ``ranked_twins``    identifiers among their twins, where these were scored
 ``answers``         what the first screen says
@@ -69,6 +70,7 @@ from spark_audit.audits.erasure.forget_set import (
     is_file,
     requests_of,
 )
+from spark_audit.audits.erasure.named_persons import n_named_persons
 from spark_audit.audits.erasure.ranked_twins import ranked_twins
 from spark_audit.audits.erasure.setup import setup_result
 from spark_audit.audits.erasure.tables import (
@@ -137,7 +139,8 @@ class Erasure(Audit):
     ``ERASURE_COLUMNS`` of :mod:`~spark_audit.audits.erasure.units`, and the scores
     those of ``ErasureUnits.scores`` there. Facts of the evidence: ``vocabulary``,
     tokens that a model chooses from; ``left_out`` and ``shared``, the counts
-    ``n_left_out`` and ``n_shared`` of ``ErasureUnits``.
+    ``n_left_out`` and ``n_shared`` of ``ErasureUnits``; ``persons``, the number of
+    persons or sources that the forget set names, or 0.
 
     For the class attributes see :class:`~spark_audit.audits.base.Audit`.
     """
@@ -356,6 +359,7 @@ class Erasure(Audit):
             "vocabulary": manifest.reference.usable_vocab,
             "left_out": units.n_left_out,
             "shared": units.n_shared,
+            "persons": n_named_persons(requests_of(self.forget), manifest),
         }
         return Evidence.of(frame, measured(), facts)
 

@@ -135,6 +135,9 @@ def erasure_finding(
         "held_out": held_out,
         "before": figures[comparison.before].remaining[part.name],
     }
+    n_persons = int(comparison.evidence.facts.get("persons", 0))
+    if n_persons:
+        facts["persons"] = n_persons
     if margin is not None:
         facts["margin"] = margin
     if own.smallest is not None:
