@@ -40,8 +40,31 @@ def advice(checkpoint_states: Sequence[CheckpointState]) -> dict[State, str]:
         else:
             # Advice on a leak does not depend on what else was tested.
             sentences = [render(f"advice.{key_of(state)}")]
+
+        # An audit alone may ask for another step than all audits together.
+        key = f"advice.{key_of(state)}_{only_audit_of(members)}"
+        if knows(key):
+            sentences = [render(key)]
         advice_by_state[state] = " ".join(sentences)
     return advice_by_state
+
+
+def only_audit_of(members: Sequence[CheckpointState]) -> str:
+    """Return the audit that the state of checkpoints rests on; empty: several do.
+
+    It is that of all detections, or where nothing was found, that of all results.
+    """
+    with_detection = set()
+    with_result = set()
+    for checkpoint_state in members:
+        for tried in checkpoint_state.tried:
+            if tried.outcome == "FOUND":
+                with_detection.add(tried.audit)
+            if tried.outcome in CONCLUSIVE:
+                with_result.add(tried.audit)
+
+    audits = with_detection or with_result
+    return audits.pop() if len(audits) == 1 else ""
 
 
 def _advice_on_detectable(

@@ -20,6 +20,7 @@ from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.audits.supervision_guards import is_said_first, supervision_warnings
 from spark_audit.names import BASE, original_of
 from spark_audit.report import first_screen
+from spark_audit.report.advice import only_audit_of
 from spark_audit.report.checkpoint_states import (
     SHAPES,
     CheckpointState,
@@ -385,7 +386,13 @@ def _next_steps(
         names = names_or_count(
             [checkpoint_state.name for checkpoint_state in of_this_state]
         )
-        step = render(f"next.{key_of(state)}", names=names)
+        key = f"next.{key_of(state)}"
+        # An audit alone may ask for another step than all audits together.
+        key_of_audit = f"{key}_{only_audit_of(of_this_state)}"
+        if knows(key_of_audit):
+            key = key_of_audit
+        step = render(key, names=names)
+
         may_be_hidden = state in ("DETECTABLE", "NO LEAK FOUND")
         if may_be_hidden and not relearned(all_checkpoint_states):
             step = f"{step} {render('next.relearn')}"

@@ -84,12 +84,18 @@ def draw_erasure(view: View) -> Sketch | None:
 
 
 def remaining_forest(view: View, of_part: dict[str, Row]) -> Forest:
-    """Return the forest of one part, a line for each checkpoint."""
-    verdicts = {
-        finding.checkpoint: finding.verdict
-        for finding in view.report.findings
-        if finding.audit == "erasure"
-    }
+    """Return the forest of one part, a line for each checkpoint.
+
+    A verdict stands in the panel of the part that it rests on.
+    """
+    verdicts: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    for finding in view.report.findings:
+        if finding.audit == "erasure":
+            remaining = finding.facts.get("remaining")
+            verdicts[finding.checkpoint] = finding.verdict
+            if isinstance(remaining, Row):
+                parts[finding.checkpoint] = remaining.variant
     looks: dict[str, Look] = {}
     values: dict[str, str] = {}
     for name, row in of_part.items():
@@ -97,7 +103,10 @@ def remaining_forest(view: View, of_part: dict[str, Row]) -> Forest:
         looks[name] = PLAIN_LOOK
         if verdicts.get(name):
             looks[name] = view.look(name, "erasure", row, is_leak=(row.value or 0) < 0)
-        words = verdicts.get(name) or view.doubt(name, "erasure", row)
+        words = view.doubt(name, "erasure", row)
+        rests_on_part = parts.get(name, row.variant) == row.variant
+        if verdicts.get(name):
+            words = verdicts[name] if rests_on_part else ""
         text = interval_text(turned_row(row), digits=2)
         values[name] = f"{text}\n{words}" if words else text
 

@@ -12,6 +12,7 @@ from spark_audit.audits import Matched, about, metric_of
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
+from spark_audit.report.at_a_glance import answers_of
 from spark_audit.report.checkpoint_states import CheckpointState
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
 from spark_audit.report.prepared import PreparedReport
@@ -19,7 +20,7 @@ from spark_audit.report.tried import Tried, attack_name
 from spark_audit.report.writers.page_templates import environment, template_facts
 from spark_audit.report.writers.writer import File, WriterInput
 from spark_audit.results import Guard, Report, grouped
-from spark_audit.sentences import DECIMALS, knows, render, under
+from spark_audit.sentences import DECIMALS, knows, render, terms, under
 from spark_audit.sentences.renderer import figure as figure_in_words
 from spark_audit.sentences.renderer import percent
 
@@ -80,8 +81,17 @@ def write_dossier(
         "limits": limits,
         "named": manifest_to_name_rows is not None,
         "shown": _summaries_of_named_rows(report, folder, checkpoint_states),
+        "answers_by_audit": {
+            audit: answers for audit, answers in answers_of(report).items() if answers
+        },
+        "audit_terms": _terms_of_audits(report),
     }
-    templates = environment(figure=_figure, attack=attack_name, words=dossier_words)
+    templates = environment(
+        figure=_figure,
+        result=_result_in_words,
+        attack=attack_name,
+        words=dossier_words,
+    )
     html = templates.get_template("dossier.html").render(dossier_facts)
     # With identifiers it is as private as the manifest.
     yield File("dossier.html", html, private=manifest_to_name_rows is not None)
@@ -118,6 +128,21 @@ def _summaries_of_named_rows(
             if entry_of(rows_of_checkpoint.checkpoint) in detected:
                 summaries.append(rows_of_checkpoint.summary(NAMED_SHARE))
     return summaries
+
+
+def _terms_of_audits(report: Report) -> list[tuple[str, str]]:
+    """Return the terms that only audits of this report use, and what they mean."""
+    audit_terms = []
+    for audit in dict.fromkeys(row.audit for row in report.results):
+        audit_terms += terms(f"glossary_of.{audit}")
+    return audit_terms
+
+
+def _result_in_words(attack: Tried) -> str:
+    """Return the verdict of one attack on one checkpoint, else its outcome."""
+    if attack.finding is not None and attack.finding.verdict:
+        return attack.finding.verdict
+    return dossier_words(f"outcome.{attack.outcome}")
 
 
 def _figure(attack: Tried) -> str:
@@ -228,6 +253,11 @@ def exposed(
     for tried in checkpoint_state.tried:
         if tried.outcome == "FOUND":
             attacks[tried.audit] = tried.attack
+    # An audit may test rows that its caller listed.
+    if len(attacks) == 1:
+        (audit,) = attacks
+        if knows(f"dossier.exposed_by.{audit}"):
+            return render(f"dossier.exposed_by.{audit}")
     if not any(about(audit).attacks_identifiers for audit in attacks):
         return render("dossier.exposed_nobody", attacks=[*attacks.values()])
 
