@@ -109,6 +109,7 @@ docs/audits/mia
 docs/audits/other-tools
 docs/audits/extract
 docs/audits/passages
+docs/audits/endpoints
 docs/audits/series
 docs/audits/doors
 docs/audits/erasure

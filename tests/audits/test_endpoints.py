@@ -172,6 +172,17 @@ def test_hits_without_held_out_identifiers_claim_nothing(manifest):
     assert finding.p is None
 
 
+def test_a_few_identifiers_of_one_cluster_have_a_limit_and_no_claim(manifest, units):
+    few = [unit for unit in units if unit.record["split"] == "train"][:2]
+    (finding,) = findings_on(answers_to(few, [[" nothing"] for _ in few]))
+    assert finding.claim == "not_tested"
+    assert finding.facts["limit"].value > 0.9
+    held_out = [unit for unit in units if unit.record["split"] == "test"][:4]
+    (missing,) = findings_on(answers_to(held_out, [[" no"] for _ in held_out]))
+    assert missing.claim == "not_tested"
+    assert missing.is_of_text_alone
+
+
 def test_the_mismatched_context_is_shown_beside_the_true_one(units):
     """It gives as much as the own row: the table and the remark count it."""
     texts = [

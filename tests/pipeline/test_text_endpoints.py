@@ -2,13 +2,16 @@
 
 import itertools
 import os
+import re
 import stat
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from named import NAMES
 from text_serving import KEY, MODEL, TextServing, text_serving
 
 from spark_audit.audits import Extraction
@@ -23,6 +26,8 @@ from spark_audit.manifest.sequences import score
 from spark_audit.report.audit_report import read_report
 from spark_audit.results.evidence import Evidence
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
@@ -32,6 +37,11 @@ def quick(monkeypatch):
 
 def nothing(body: dict[str, Any]) -> str:
     return " nothing"
+
+
+def guessing(body: dict[str, Any]) -> str:
+    """A server that writes any name of those that there are, whoever is asked for."""
+    return " " + NAMES[zlib.crc32(body["prompt"].encode()) % len(NAMES)]
 
 
 @pytest.fixture
@@ -78,7 +88,7 @@ def test_a_question_in_a_terminal_is_a_way_to_agree(
 
 
 def test_answers_are_asked_for_once_and_are_their_owners(words_for, tmp_path, capsys):
-    with text_serving(nothing) as serving:
+    with text_serving(guessing) as serving:
         assert run(words_for(serving, "--yes")) == 0
         n_first = len(serving.asked)
         # Without a request, nobody must agree to any.
@@ -196,6 +206,19 @@ def test_answers_of_a_chat_are_asked_for_by_messages(words_for):
     assert path == "/v1/chat/completions"
     assert body["stream"]
     assert body["messages"][-1]["role"] == "user"
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs" / "audits" / "endpoints.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    # The report does not belong into the repository.
+    program = program.replace("reports/endpoint", str(tmp_path / "endpoint"))
+    names: dict[str, Any] = {}
+    exec(program, names)
+    names["server"].shutdown()
+    names["server"].server_close()
+    assert capsys.readouterr().out.strip() == "['LEAKS']"
 
 
 WORDS = "the service food good cold said customer paid dollars rate label news".split()

@@ -66,6 +66,8 @@ from spark_audit.stats.intervals import clopper_pearson, rate_estimate
 
 CANARIES_BACK = "extract.canaries_back"
 
+NO_TRAINED_IDENTIFIER = "no trained identifier has a text before it to ask with"
+
 
 def is_of_text_alone(evidence: Evidence) -> bool:
     """Return whether evidence is that of an endpoint that gives only text."""
@@ -154,7 +156,15 @@ def _identifier_findings(
     rate_by_name = {row.checkpoint: row for row in rows if row.group == "pooled"}
     for name, spans in by_checkpoint(after_true_context).items():
         rate = rate_by_name.get(name)
-        if rate is not None:
+        if rate is None or "train" not in set(spans["split"]):
+            yield Finding(
+                audit="extract",
+                checkpoint=name,
+                claim="not_tested",
+                says="extract.missing",
+                facts={**facts, "reason": NO_TRAINED_IDENTIFIER},
+            )
+        else:
             yield _identifier_finding(name, spans, rate, facts)
 
 
@@ -177,15 +187,11 @@ def _identifier_finding(
         train = compared[compared["split"] == "train"]
     held_out = compared[compared["split"] == "test"]
 
-    # What could still come out: the upper end of the 95% interval over clusters.
-    hits, trials = weighted_sums(train.assign(weight=1.0), "greedy_sure", "train")
-    most = rate_estimate(hits, trials).high
-    limit = Estimate(most, n=len(train), clusters=train["cluster"].nunique())
     facts = {
         **facts,
         "rate": rate,
         "back": reproduced_hits(train),
-        "limit": row_of(limit, checkpoint=name, metric="limit"),
+        "limit": row_of(_limit(train), checkpoint=name, metric="limit"),
         "against": "injected" if is_alike else "natural",
         **_mismatched_fact(train),
     }
@@ -217,6 +223,19 @@ def _identifier_finding(
         p=p,
         power=[hits_power(compared)],
     )
+
+
+def _limit(train: pd.DataFrame) -> Estimate:
+    """Return the share of trained identifiers that could still come out.
+
+    It is the upper end of the 95% interval over clusters. Where clusters are too few
+    for one, each counts as one trial, which is a hit if any of its identifiers is.
+    """
+    hits, trials = weighted_sums(train.assign(weight=1.0), "greedy_sure", "train")
+    most = rate_estimate(hits, trials).high
+    if most is None:
+        most = float(clopper_pearson(int((hits > 0).sum()), len(hits))[1])
+    return Estimate(most, n=len(train), clusters=len(hits))
 
 
 def _without_claim(
