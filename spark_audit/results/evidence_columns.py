@@ -352,6 +352,7 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
             "logp_top_p90": LOG_PROBABILITY,
             "logp_top_p95": LOG_PROBABILITY,
             "bits": SCORED_COUNT,
+            "near_miss": SCORED_SHARE,
         },
     ),
     "passages.parquet": EvidenceLayout(

@@ -222,6 +222,7 @@ ELSEWHERE = {
         *("kind", "specific", "rtm_bias", "rtm_bias change"),
     },
     "rank": {"top1_memory pii_all"},
+    "extract": {"near_rate"},
 }
 """Pooled figures that the audits' own tests recompute; of `mia` all other scores, of
 `stages` all, which are those of `matched` by task."""

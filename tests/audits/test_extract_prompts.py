@@ -13,7 +13,13 @@ from spark_audit.audits.extract.prompt_table import (
     PROMPT_NOT_SCORED,
     prompt_table,
 )
-from spark_audit.audits.extract.prompts import ScoredTokens, graded, listed
+from spark_audit.audits.extract.prompts import (
+    PromptedIdentifier,
+    ScoredTokens,
+    graded,
+    identifier_scores,
+    listed,
+)
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.encodings import components_of
 from spark_audit.manifest.schema import Manifest
@@ -269,15 +275,51 @@ def test_parts_are_those_before_the_first_wrong_token():
     scored = ScoredTokens(prompted_table, slice(0, 4))
     places = {"cue": scored, "full": scored}
     phone = graded(places, "+1 555 12345", "PHONE")
-    assert phone == {"cue": (9, 3), "full": (9, 3)}
-    assert graded(places, "anna@mail.or", "EMAIL")["cue"] == (1, 1)
-    assert graded(places, "annabel@m.or", "EMAIL")["cue"] == (1, 0)
-    assert graded(places, "Anna Bertram", "NAME")["cue"] == (0, 0)
-    assert graded({"full": places["full"]}, "+1 555 12345", "PHONE")["full"] == (0, 0)
+    assert phone == {"cue": (9, 3, 5), "full": (9, 3, 5)}
+    assert graded(places, "anna@mail.or", "EMAIL")["cue"] == (1, 1, 5)
+    assert graded(places, "annabel@m.or", "EMAIL")["cue"] == (1, 0, 5)
+    assert graded(places, "Anna Bertram", "NAME")["cue"] == (0, 0, 5)
+    unmapped = graded({"full": places["full"]}, "+1 555 12345", "PHONE")
+    assert unmapped["full"] == (0, 0, None)
     prompted_table.columns["ties"][0] = 1  # what hangs on a tie is not sure
-    assert graded(places, "+1 555 12345", "PHONE")["cue"] == (9, 0)
+    assert graded(places, "+1 555 12345", "PHONE")["cue"] == (9, 0, 0)
 
 
 def test_prompts_given_by_name_are_listed_once_and_in_order():
     assert listed("cue, last8,full") == ["last8", "cue"]
     assert listed("full") == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "near"),
+    [
+        ([1, 1, 1, 1], 0.0),  # an exact answer is counted apart
+        ([1, 1, 1, 2], 1.0),  # all but the last two digits
+        ([1, 1, 2, 1], 0.0),  # known up to the first wrong token only
+        ([2, 1, 1, 1], 0.0),
+    ],
+)
+def test_near_misses_follow_from_the_first_wrong_token(ranks, near):
+    """Of a number in tokens of two characters, mapped by the prompt of its row's end."""
+    n = len(ranks)
+
+    def table(kind: str, key: str, positions: list[int]) -> TokenTable:
+        columns = {
+            name: np.zeros(n, dtype) for name, dtype in COLUMN_TYPES[kind].items()
+        }
+        columns["rank_lo"] = np.array(ranks, np.int32)
+        item = (key, np.array(positions, np.int32), columns)
+        return TokenTable.from_items([item], kind=kind)
+
+    identifier = PromptedIdentifier(
+        "555-0142", "PHONE", (4, 4 + n), {"full": "row", "last16": "asked"}
+    )
+    plain = table("plain", "row", [4, 5, 6, 7])
+    prompted = table("prompted", "asked", [2, 4, 6, 8])
+    after_true_prefix, _ = identifier_scores(identifier, plain, prompted, None)
+    assert after_true_prefix.near_miss == near
+    # Without such a prompt nobody knows which characters a token has.
+    (alone,) = identifier_scores(
+        identifier._replace(prompts={"full": "row"}), plain, None, None
+    )
+    assert np.isnan(alone.near_miss)

@@ -60,10 +60,16 @@ PROMPTED = Pass("prompted")
 
 DEFAULT_PROMPTS = "last16,cue"
 
+KNOWN_PART_OF_ANSWER = (
+    "at least: what is written behind the first wrong token counts as wrong"
+)
+"""Note on the rate of near misses."""
+
 EXTRACT_METRICS = (
     Metric(
         "greedy_rate", rate=True, learned=1, missing=("",), glance=("",), headline=("",)
     ),
+    Metric("near_rate", rate=True, alone=True, note=KNOWN_PART_OF_ANSWER),
     Metric("n50_median", "tries", learned=-1, variants=ALL_SAMPLERS, missing=SAMPLERS),
     *both_sides.METRICS,
 )
@@ -331,6 +337,15 @@ def extraction_figures(
         variants=np.full(len(units), ""),
     )
     rows, contrasts = ratio_rows.ratio_figures(cells, context, Extraction)
+    near_cells = ratio_rows.cells_of_units(
+        groups,
+        evidence,
+        "near_miss",
+        metrics={"near_rate": np.asarray},
+        variants=np.full(len(units), ""),
+    )
+    near_rows, _ = ratio_rows.ratio_figures(near_cells, context, Extraction)
+    rows += near_rows
     contrasts = bounded(contrasts, ("greedy_rate",))
 
     # Medians are not ratios of sums, so they are computed separately.

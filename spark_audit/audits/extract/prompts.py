@@ -26,6 +26,7 @@ from spark_audit.audits.supervision import (
     canary_rows_cut,
     canary_supervision,
 )
+from spark_audit.data.near_misses import known_answer, near_miss
 from spark_audit.errors import one_of
 from spark_audit.manifest import asked_prompts
 from spark_audit.manifest.example_schema import (
@@ -79,6 +80,10 @@ class IdentifierScores(NamedTuple):
         Bound of its chance from above, for any decoder that keeps the order of tokens
         (:mod:`spark_audit.stats.extraction_bound`): one draw gives it at most with
         2^-bits.
+    near_miss
+        Whether greedy decoding misses it nearly (:mod:`spark_audit.data.near_misses`),
+        by what is known of its answer: the characters up to the first wrong token. NaN:
+        no prompt maps its tokens to characters.
     """
 
     n_tokens: float
@@ -91,6 +96,7 @@ class IdentifierScores(NamedTuple):
     logp_top_p90: float
     logp_top_p95: float
     bits: float
+    near_miss: float
 
 
 EXTRACT_COLUMNS = IdentifierScores._fields
@@ -257,6 +263,7 @@ def identifier_scores(
             logp_top_p90=top_p_logp["top_p90"],
             logp_top_p95=top_p_logp["top_p95"],
             bits=bound_bits(rank),
+            near_miss=_is_near_miss(identifier.text, part_counts[prompt].n_characters),
         )
 
 
@@ -339,6 +346,8 @@ class PartCount(NamedTuple):
 
     parts: int
     right: int
+    n_characters: int | None
+    """Characters up to the first wrong token; ``None``: not known."""
 
 
 def graded(
@@ -370,7 +379,7 @@ def graded(
         elif tails:
             positioned = tails[0]
         else:
-            counts[prompt] = PartCount(0, 0)
+            counts[prompt] = PartCount(0, 0, None)
             continue
 
         columns = tokens.table.columns
@@ -387,8 +396,28 @@ def graded(
             n_characters_right = int(token_ends[n_tokens_right - 1])
 
         n_parts_right = sum(last < n_characters_right for last in last_characters)
-        counts[prompt] = PartCount(parts=len(last_characters), right=n_parts_right)
+        counts[prompt] = PartCount(
+            parts=len(last_characters),
+            right=n_parts_right,
+            n_characters=n_characters_right,
+        )
     return counts
+
+
+def _is_near_miss(text: str, n_right: int | None) -> float:
+    """Return 1 if an answer nearly misses an identifier, else 0; NaN: not known.
+
+    What greedy decoding writes behind its first wrong token is not known, and counts as
+    wrong: so many near misses there are at least.
+
+    Parameters
+    ----------
+    n_right
+        Characters of the answer up to its first wrong token; ``None``: not known.
+    """
+    if n_right is None:
+        return np.nan
+    return float(near_miss(text, known_answer(text, n_right)) is not None)
 
 
 def _last_characters_of_parts(text: str, pii_type: str) -> list[int]:
