@@ -393,6 +393,7 @@ def cost_lines(
         n_written += int(request.body[LIMIT])
 
     places = {unit.place for unit in planned.units}
+    each = "one answer" if not asking.samples else f"{asking.answers_each} answers"
     n_stored = len(planned.requests) - len(left)
     stored = f", {n_stored:,} more are answered already" if n_stored else ""
     cost = "their price is not known (--price-per-1k)"
@@ -402,8 +403,7 @@ def cost_lines(
     return [
         f"{len(left):,} requests to {shown(job.model)} at {job.url} "
         f"({job.endpoint}){stored}",
-        f"they ask for {len(places):,} identifiers, {asking.answers_each} answers to "
-        "each prompt",
+        f"they ask for {len(places):,} identifiers, with {each} to each prompt",
         f"about {n_read:,} tokens are read and at most {n_written:,} written; {cost}",
     ]
 
