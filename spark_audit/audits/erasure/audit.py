@@ -13,7 +13,8 @@ file                what stands there
 ``comparison``      the remaining difference, and the tests on it
 ``setup``           mistakes of the setup
 ``verdicts``        what the tests come to
-``findings``        findings, and the words of verdicts
+``conclusions``     findings on all checkpoints, chosen together
+``findings``        one finding, and the words of verdicts
 ``figures``         costs, and scores that papers on unlearning report
 ``tables``          tests by part, requests, and counts of rows
 ``named_persons``   how many persons the forget set names
@@ -46,8 +47,12 @@ from spark_audit.audits.base import (
 )
 from spark_audit.audits.erasure.answers import first_screen_answers
 from spark_audit.audits.erasure.comparison import (
-    NO_REFERENCE,
     ErasureComparison,
+)
+from spark_audit.audits.erasure.conclusions import (
+    concluded_checkpoints,
+    key_of_reference,
+    not_scored,
 )
 from spark_audit.audits.erasure.figures import (
     NO_RANKS,
@@ -58,9 +63,7 @@ from spark_audit.audits.erasure.figures import (
 from spark_audit.audits.erasure.findings import (
     VERDICTS,
     CheckpointFigures,
-    erasure_finding,
     is_reference,
-    reference_finding,
     verdict_of,
 )
 from spark_audit.audits.erasure.forget_set import (
@@ -74,7 +77,6 @@ from spark_audit.audits.erasure.named_persons import n_named_persons
 from spark_audit.audits.erasure.ranked_twins import ranked_twins
 from spark_audit.audits.erasure.setup import setup_result
 from spark_audit.audits.erasure.tables import (
-    margin_records,
     request_records,
     row_counts,
 )
@@ -90,12 +92,8 @@ from spark_audit.audits.erasure.units import (
     with_twins,
 )
 from spark_audit.audits.erasure.verdicts import (
-    CheckpointTests,
     Margin,
-    broken_of,
-    chosen_verdicts,
     margin_of,
-    tests_of,
 )
 from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.errors import InputError
@@ -103,12 +101,9 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import (
     BASE,
     NEVER,
-    RELEARN,
     RELEARNED_BASE,
-    CheckpointName,
     check_known,
     is_untrained,
-    original_of,
 )
 from spark_audit.results import AuditResult, Finding, Report, Row
 from spark_audit.results.audit_result import TableRecord
@@ -376,7 +371,7 @@ class Erasure(Audit):
         for reference in (comparison.before, comparison.retrained):
             if reference and reference not in evidence.checkpoints:
                 return AuditResult(
-                    findings=[_not_scored(name, reference) for name in names]
+                    findings=[not_scored(name, reference) for name in names]
                 )
 
         # Figures of all checkpoints come first, as findings show those of several.
@@ -392,7 +387,7 @@ class Erasure(Audit):
             rows += _rows_of(comparison, name, figures[name], context)
 
         # Mistakes of the setup leave no verdict.
-        after = [name for name in names if not _key_of_reference(name, comparison)]
+        after = [name for name in names if not key_of_reference(name, comparison)]
         part_of_rows = comparison.part_of_rows.name
         setup = setup_result(
             comparison,
@@ -404,133 +399,20 @@ class Erasure(Audit):
             n_forget=_n_forget_rows(evidence.units),
         )
 
-        # Findings without a verdict first, as the correction runs over all of them.
-        finding_by_name: dict[str, Finding] = {}
-        tests_by_name: dict[str, CheckpointTests] = {}
-        records: list[TableRecord] = []
-        for name in names:
-            says = _key_of_reference(name, comparison)
-            if says:
-                finding_by_name[name] = reference_finding(
-                    comparison, name, comparison.tests(name), figures[name], says=says
-                )
-                continue
-
-            copies = [
-                copy for copy in names if copy != name and original_of(copy) == name
-            ]
-            tests = tests_of(comparison, name, copies, margin)
-            records += margin_records(comparison, name, margin, tests.p_by_part)
-            untested = _untested(comparison, name, figures[name], tests, setup.mistake)
-            if untested is None:
-                tests_by_name[name] = tests
-            else:
-                finding_by_name[name] = untested
-
-        p_of_references = {name: one.p for name, one in finding_by_name.items()}
-        for name, verdict in chosen_verdicts(tests_by_name, p_of_references).items():
-            reason = _reason_of_no_bound(comparison, figures[name])
-            if verdict.claim == "nothing_shown" and reason:
-                finding_by_name[name] = Finding.not_tested(
-                    self.name,
-                    "erasure.cannot_tell_few",
-                    checkpoint=name,
-                    reason=reason,
-                )
-                continue
-            finding_by_name[name] = erasure_finding(
-                comparison,
-                name,
-                verdict,
-                figures,
-                margin_row,
-                tests=tests_by_name[name],
-            )
-
+        concluded = concluded_checkpoints(
+            comparison, names, figures, margin, margin_row, mistake=setup.mistake
+        )
         tables: dict[str, list[TableRecord]] = {
-            "erasure_margins": records,
+            "erasure_margins": concluded.margin_records,
             "erasure_requests": [*request_records(comparison, names)],
             "erasure_rows": [*row_counts(evidence)],
         }
         return AuditResult(
             results=rows,
             guards=setup.guards,
-            findings=[finding_by_name[name] for name in names],
+            findings=concluded.findings,
             tables={key: table for key, table in tables.items() if table},
         )
-
-
-def _untested(
-    comparison: ErasureComparison,
-    name: str,
-    figures: CheckpointFigures,
-    tests: CheckpointTests,
-    mistake: str,
-) -> Finding | None:
-    """Return the finding that a checkpoint was not tested; None: it can be.
-
-    The first match wins: it is broken, the setup is mistaken, or there is no test.
-    """
-    broken = broken_of(comparison.evidence, name)
-    if broken is not None:
-        relearned_copy = f"{name}+{RELEARN}"
-        is_relearned = relearned_copy in comparison.evidence.checkpoints
-        remark = "broken_relearned" if is_relearned else "broken_relearn"
-        return Finding.not_tested(
-            "erasure",
-            "erasure.broken",
-            checkpoint=name,
-            further=[f"erasure.{remark}"],
-            relearned_copy=relearned_copy,
-            plain_text=broken.facts["plain_text"],
-            base=broken.facts["base"],
-        )
-    if mistake:
-        return Finding.not_tested(
-            "erasure",
-            f"erasure.missing_{mistake}",
-            checkpoint=name,
-            before=comparison.before,
-            retrained=comparison.retrained,
-        )
-    if not tests.tests:
-        reason = figures.remaining[comparison.part_of_rows.name].note
-        return Finding.not_tested(
-            "erasure",
-            "erasure.missing",
-            checkpoint=name,
-            reason=reason or NO_REFERENCE,
-        )
-    return None
-
-
-def _reason_of_no_bound(
-    comparison: ErasureComparison, figures: CheckpointFigures
-) -> str:
-    """Return why nothing bounds what remains; empty: it has an interval.
-
-    Tests that may show memory, but bound nothing where they show none, are no test
-    of erasure.
-    """
-    if any(row.value is not None for row in figures.remaining.values()):
-        return ""
-    return figures.remaining[comparison.part_of_rows.name].note
-
-
-def _key_of_reference(name: str, comparison: ErasureComparison) -> str:
-    """Return the key of a finding without a verdict; empty: the name gets a verdict."""
-    if original_of(name) == comparison.before:
-        return "before"
-    if original_of(name) == comparison.retrained:
-        return "retrained"
-    return "copy" if CheckpointName.parse(name).derived else ""
-
-
-def _not_scored(name: str, reference: str) -> Finding:
-    """Return the finding that a model to compare with was not scored."""
-    return Finding.not_tested(
-        "erasure", "erasure.missing_reference", checkpoint=name, reference=reference
-    )
 
 
 def _n_forget_rows(units: pd.DataFrame) -> int:
