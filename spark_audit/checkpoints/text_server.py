@@ -26,19 +26,19 @@ from spark_audit.checkpoints.server import KEY, api_key
 from spark_audit.checkpoints.text_answers import FILTERED, TextAnswer, read_answer
 from spark_audit.errors import EndpointError, IncompleteError
 
-CONNECT_SECONDS = 30.0
+TEXT_CONNECT_SECONDS = 30.0
 """Seconds for a connection."""
 SILENCE_SECONDS = 120.0
 """Seconds without any byte of an answer."""
-ANSWER_SECONDS = 600.0
+TEXT_ANSWER_SECONDS = 600.0
 """Seconds for a whole answer, however it drips."""
-ANSWER_BYTES = 1 << 24
+TEXT_ANSWER_BYTES = 1 << 24
 """Most bytes of an answer that are read."""
-PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+PAUSES_BETWEEN_TRIES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """Seconds before each further try of a request."""
 MAX_WAIT_SECONDS = 900.0
 """Longest ``Retry-After`` that is waited for; the same command resumes later."""
-BUSY = (408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529)
+MAY_ANSWER_LATER = (408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529)
 """HTTP statuses of a server that may answer later."""
 QUOTA_IS_USED_UP = b"insufficient_quota"
 """Word in the answer 429 of a server that will not answer later either."""
@@ -46,7 +46,7 @@ LIMIT = "max_tokens"
 """Parameter that limits the tokens of an answer."""
 OTHER_NAME_OF_LIMIT = "max_completion_tokens"
 """The same for models that reason: a server names it in its answer 400."""
-MASK = "***"
+MASK_OF_KEY = "***"
 """Stands for the key wherever a server sends it back."""
 
 
@@ -98,7 +98,7 @@ class _Reply:
 def without_key(text: str) -> str:
     """Return a text without the key, which a server may send back."""
     key = api_key()
-    return text.replace(key, MASK) if key else text
+    return text.replace(key, MASK_OF_KEY) if key else text
 
 
 class TextServer:
@@ -147,7 +147,7 @@ class TextServer:
         try:
             self._client = httpx2.Client(
                 headers=headers,
-                timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+                timeout=httpx2.Timeout(SILENCE_SECONDS, connect=TEXT_CONNECT_SECONDS),
                 limits=httpx2.Limits(max_connections=parallel),
                 follow_redirects=False,
             )
@@ -181,7 +181,7 @@ class TextServer:
         """
         with errors.at(self.url):
             # No pause follows the last try.
-            for pause in (*PAUSES, None):
+            for pause in (*PAUSES_BETWEEN_TRIES, None):
                 reply = self._send(request)
                 if 200 <= reply.status < 300:
                     answer = read_answer(reply.content)
@@ -192,7 +192,7 @@ class TextServer:
                     return TextAnswer(text="", finish=FILTERED, refused=True)
                 elif self._takes_other_limit(reply):
                     continue
-                elif reply.status not in (0, *BUSY) or _is_final(reply):
+                elif reply.status not in (0, *MAY_ANSWER_LATER) or _is_final(reply):
                     raise _refusal(reply, request.path)
 
                 if pause is None:
@@ -237,7 +237,7 @@ class TextServer:
         body[limit_name] = body.pop(LIMIT)
         if self._streams:
             body["stream"] = True
-        ends_at = time.monotonic() + ANSWER_SECONDS
+        ends_at = time.monotonic() + TEXT_ANSWER_SECONDS
         content = bytearray()
         try:
             with self._client.stream(
@@ -245,7 +245,7 @@ class TextServer:
             ) as response:
                 for chunk in response.iter_bytes():
                     content += chunk
-                    if len(content) > ANSWER_BYTES:
+                    if len(content) > TEXT_ANSWER_BYTES:
                         return _Reply(0, reason="its answer is too long")
                     # Each byte starts the time limit of a socket again.
                     if time.monotonic() > ends_at:
@@ -317,7 +317,7 @@ def _number(text: str | None) -> float | None:
 def _reason_of(error: Exception) -> str:
     """Return why no reply came, in words of ours."""
     if isinstance(error, httpx2.ConnectTimeout):
-        return f"no connection in {CONNECT_SECONDS:.0f} seconds"
+        return f"no connection in {TEXT_CONNECT_SECONDS:.0f} seconds"
     if isinstance(error, httpx2.TimeoutException):
         return f"no byte in {SILENCE_SECONDS:.0f} seconds"
     if isinstance(error, httpx2.ProxyError):
@@ -365,7 +365,7 @@ def _no_answer(reply: _Reply) -> IncompleteError:
         reason = http.client.responses.get(reply.status, "")
         problem = f"answers {reply.status} {reason}".rstrip()
     return IncompleteError(
-        f"{problem}, {len(PAUSES) + 1} times",
+        f"{problem}, {len(PAUSES_BETWEEN_TRIES) + 1} times",
         fix="check the address; what was answered is kept, and the same command "
         "resumes",
     )

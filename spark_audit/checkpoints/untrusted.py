@@ -25,7 +25,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 """Ends of the names of weights files; GGUF is asked for by itself."""
 CONFIGURATIONS = ("config.json", "adapter_config.json")
 """The configuration of a model, and that of an adapter."""
-NO_WEIGHTS = (
+NO_WEIGHT_FILES = (
     "optimizer",
     "scheduler",
     "training_args",
@@ -221,7 +221,7 @@ def weights_in(folder: Path, suffixes: Sequence[str] = WEIGHT_SUFFIXES) -> list[
     return [
         file
         for file in folder.iterdir()
-        if file.suffix in suffixes and not file.name.startswith(NO_WEIGHTS)
+        if file.suffix in suffixes and not file.name.startswith(NO_WEIGHT_FILES)
     ]
 
 

@@ -64,7 +64,7 @@ CONTINUE_ANSWER = (
 MAX_CHARACTERS = 16_000
 """Most characters of a text that are sent: the last ones."""
 
-MORE_TOKENS = 8
+TOKENS_BEYOND_IDENTIFIER = 8
 """Tokens of an answer beyond those of the identifier: the server may cut it finer."""
 
 MORE_TOKENS_IN_CHAT = 64
@@ -73,7 +73,7 @@ MORE_TOKENS_IN_CHAT = 64
 BEGINNINGS_OF_TEXT = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>")
 """Special tokens in front of a rendered row, which a server adds by itself."""
 
-ROLES = {"system": "system", "developer": "system", "assistant": "assistant"}
+CHAT_ROLES = {"system": "system", "developer": "system", "assistant": "assistant"}
 """Role of a turn -> role of the message; any other is a user's."""
 
 _WORD = re.compile(r"\S+\s*")
@@ -198,7 +198,7 @@ def _continuation(
         content={"prompt": text},
         continues=True,
         string=_string_of(row, span),
-        max_tokens=_n_tokens(span) + MORE_TOKENS,
+        max_tokens=_n_tokens(span) + TOKENS_BEYOND_IDENTIFIER,
     )
 
 
@@ -237,7 +237,7 @@ def _begun_answer(
         },
         continues=True,
         string=_string_of(row, span),
-        max_tokens=_n_tokens(span) + MORE_TOKENS,
+        max_tokens=_n_tokens(span) + TOKENS_BEYOND_IDENTIFIER,
     )
 
 
@@ -309,10 +309,10 @@ def _messages_before(
     messages: list[Message] = []
     for turn_start, turn_end, role in turns:
         if turn_start <= start < turn_end:
-            return messages, row.text[turn_start:start], ROLES.get(role, "user")
+            return messages, row.text[turn_start:start], CHAT_ROLES.get(role, "user")
         if turn_end <= start:
             content = row.text[turn_start:turn_end]
-            messages.append({"role": ROLES.get(role, "user"), "content": content})
+            messages.append({"role": CHAT_ROLES.get(role, "user"), "content": content})
     return messages, "", None
 
 

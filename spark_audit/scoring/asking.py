@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_audit.checkpoints.text_server import (
-    ANSWER_SECONDS,
+    TEXT_ANSWER_SECONDS,
     AskingStopped,
     TextRequest,
     TextServer,
@@ -111,7 +111,7 @@ class _Asking:
             n_waiting = sum(not end.is_set() for end in ends)
             say(f"waiting for {n_waiting} answers on their way; once more to leave")
             for end in ends:
-                end.wait(ANSWER_SECONDS)
+                end.wait(TEXT_ANSWER_SECONDS)
             raise
         if self._failure is not None:
             raise self._failure

@@ -300,7 +300,7 @@ def test_prompts_given_by_name_are_listed_once_and_in_order():
     ],
 )
 def test_near_misses_follow_from_the_first_wrong_token(ranks, near):
-    """Of a number in tokens of two characters, mapped by the prompt of its row's end."""
+    """Of a number in tokens of two characters, by the prompt at the end of its row."""
     n = len(ranks)
 
     def table(kind: str, key: str, positions: list[int]) -> TokenTable:

@@ -32,7 +32,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setenv("SPARK_AUDIT_API_KEY", KEY)
-    monkeypatch.setattr(text_server, "PAUSES", (0.0,) * len(text_server.PAUSES))
+    monkeypatch.setattr(
+        text_server,
+        "PAUSES_BETWEEN_TRIES",
+        (0.0,) * len(text_server.PAUSES_BETWEEN_TRIES),
+    )
 
 
 def nothing(body: dict[str, Any]) -> str:

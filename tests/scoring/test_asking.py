@@ -41,8 +41,8 @@ N_FAULTS = 1000
 def quick(monkeypatch):
     """A key in the environment, and pauses without any time."""
     monkeypatch.setenv("SPARK_AUDIT_API_KEY", KEY)
-    pauses = (0.0,) * len(text_server.PAUSES)
-    monkeypatch.setattr(text_server, "PAUSES", pauses)
+    pauses = (0.0,) * len(text_server.PAUSES_BETWEEN_TRIES)
+    monkeypatch.setattr(text_server, "PAUSES_BETWEEN_TRIES", pauses)
 
 
 def answer_of(body: dict[str, Any]) -> str:
@@ -318,14 +318,14 @@ def test_a_server_that_asks_for_hours_is_left_for_later(tmp_path, monkeypatch):
 
 
 def test_a_drip_that_takes_too_long_is_asked_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_server, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(text_server, "TEXT_ANSWER_SECONDS", 0.0)
     store = AnswerStore(tmp_path / "answers")
     with text_serving(answer_of, itertools.repeat("drips")) as serving:
         server = TextServer(serving.url, MODEL)
         with pytest.raises(IncompleteError):
             ask_all(server, requests_of(store, 1), store)
         server.close()
-        assert len(serving.asked) == 1 + len(text_server.PAUSES)
+        assert len(serving.asked) == 1 + len(text_server.PAUSES_BETWEEN_TRIES)
 
 
 def test_a_filter_of_the_server_is_a_refusal_that_is_not_asked_again(tmp_path):

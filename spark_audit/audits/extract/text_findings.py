@@ -66,7 +66,7 @@ from spark_audit.stats.intervals import clopper_pearson, rate_estimate
 
 CANARIES_BACK = "extract.canaries_back"
 
-NO_TRAINED_IDENTIFIER = "no trained identifier has a text before it to ask with"
+NO_TRAINED_IDENTIFIER_TO_ASK = "no trained identifier has a text before it to ask with"
 
 
 def is_of_text_alone(evidence: Evidence) -> bool:
@@ -162,7 +162,7 @@ def _identifier_findings(
                 checkpoint=name,
                 claim="not_tested",
                 says="extract.missing",
-                facts={**facts, "reason": NO_TRAINED_IDENTIFIER},
+                facts={**facts, "reason": NO_TRAINED_IDENTIFIER_TO_ASK},
             )
         else:
             yield _identifier_finding(name, spans, rate, facts)
