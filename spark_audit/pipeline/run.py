@@ -340,17 +340,18 @@ def audit(
         loading=loading,
         asking=Asking() if asking is None else asking,
     )
-    is_shown = is_watched() if progress is None else progress
-    return _report_of(request, handed_scores, is_shown=is_shown)
+    return _report_of(request, handed_scores, progress=progress)
 
 
 def _report_of(
-    request: Request, scores: GivenScores | None, *, is_shown: bool
+    request: Request, scores: GivenScores | None, *, progress: bool | None
 ) -> AuditReport:
     """Run a request, and refuse to end without a report.
 
-    A loop that calls it goes on with the same random numbers as without it.
+    A loop that calls it goes on with the same random numbers as without it. Progress is
+    shown if a person waits, unless ``progress`` says whether it is.
     """
+    is_shown = is_watched() if progress is None else progress
     with python_random_kept(), shown(quiet=not is_shown) as show:
         report = run(request, progress=show, scores=scores).report
     if report is None:

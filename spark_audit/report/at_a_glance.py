@@ -37,9 +37,14 @@ from spark_audit.report.matrix import (
     matrix_of,
     names_or_count,
 )
+from spark_audit.report.surety import (
+    false_reports_of_absence,
+    has_limits,
+    names_by_false_reports,
+    surety_line,
+)
 from spark_audit.report.tried import CONCLUSIVE
 from spark_audit.results import Guard, Report, Row, grouped
-from spark_audit.results.findings import SHOWN_BY_TEST
 from spark_audit.sentences import capitalised, knows, render
 
 MAX_ANSWERS = 5
@@ -203,7 +208,7 @@ def glance_of(
         exposed=tuple(_exposed_kinds(all_checkpoint_states)),
         next_steps=next_steps,
         gate=_gate(all_checkpoint_states),
-        surety=_surety(all_checkpoint_states),
+        surety=surety_line(all_checkpoint_states),
         not_tested=_not_tested(all_checkpoint_states),
         checks=_checks(report),
         more=tuple(_more(all_checkpoint_states, consequences, next_steps)),
@@ -455,13 +460,13 @@ def _more(
         if consequence.figures:
             yield consequence.label, consequence.figures
 
-    for count, names in _names_by_false_reports(all_checkpoint_states).items():
+    for count, names in names_by_false_reports(all_checkpoint_states).items():
         sentence = render("glance.surety_of", names=names_or_count(names), count=count)
         yield render("page.sure"), sentence
-    n_absent = _false_reports_of_absence(all_checkpoint_states)
+    n_absent = false_reports_of_absence(all_checkpoint_states)
     if n_absent:
         yield render("page.sure"), render("glance.surety_of_absence", count=n_absent)
-    if _has_limits(all_checkpoint_states):
+    if has_limits(all_checkpoint_states):
         yield render("glance.what_limits"), render("glance.surety_at_most")
 
     # The glance itself shows the first step.
@@ -484,72 +489,6 @@ def _more(
     if attacks_without_result:
         yield render("glance.without_result"), ", ".join(attacks_without_result)
     yield render("page.not_tested"), render("glance.beyond_tool")
-
-
-def _surety(all_checkpoint_states: Sequence[CheckpointState]) -> str:
-    """Return the chance of such a result; without a leak that "at most" holds."""
-    # The line is on the worst checkpoint, which comes first.
-    for count, names in _names_by_false_reports(all_checkpoint_states).items():
-        if all_checkpoint_states[0].name in names:
-            return render("glance.surety", count=count)
-
-    n_absent = _false_reports_of_absence(all_checkpoint_states)
-    if n_absent:
-        return render("glance.surety_of_absence", count=n_absent)
-    if _has_limits(all_checkpoint_states):
-        return render("glance.surety_at_most")
-    return ""
-
-
-def _names_by_false_reports(
-    all_checkpoint_states: Sequence[CheckpointState],
-) -> dict[int, list[str]]:
-    """Return the checkpoints by the chance that their claim is false, lowest first.
-
-    The chance is a count: of 1,000 reports without a leak, so many would claim as much.
-    """
-    names_by_count: dict[int, list[str]] = {}
-    for checkpoint_state in all_checkpoint_states:
-        if not checkpoint_state.detections:
-            continue
-
-        # A corrected p bounds the chance of such a claim, so round up: never 0 of
-        # 1,000.
-        p = checkpoint_state.detections[0].p_adjusted
-        if p is not None:
-            count = max(1, math.ceil(1000 * p))
-            names_by_count.setdefault(count, []).append(checkpoint_state.name)
-    return dict(sorted(names_by_count.items()))
-
-
-def _false_reports_of_absence(
-    all_checkpoint_states: Sequence[CheckpointState],
-) -> int:
-    """Return of 1,000 reports in how many chance alone shows absence; 0: none does.
-
-    It is that of the least sure claim that something is absent up to a margin.
-    """
-    most = 0
-    for checkpoint_state in all_checkpoint_states:
-        for tried in checkpoint_state.tried:
-            finding = tried.finding
-            if finding is None or finding.claim not in SHOWN_BY_TEST:
-                continue
-            # As for detections, round up: never 0 of 1,000.
-            if finding.p_adjusted is not None:
-                most = max(most, 1, math.ceil(1000 * finding.p_adjusted))
-    return most
-
-
-def _has_limits(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
-    """Return whether any attack has a limit of what could still be there."""
-    for checkpoint_state in all_checkpoint_states:
-        for tried in checkpoint_state.tried:
-            # A cell with a verdict shows no limit.
-            has_verdict = tried.finding is not None and tried.finding.verdict
-            if tried.bounded is not None and not has_verdict:
-                return True
-    return False
 
 
 def _not_tested(all_checkpoint_states: Sequence[CheckpointState]) -> str:

@@ -168,17 +168,12 @@ def _finding_on(
     )
     if verdict.claim == "confounded":
         power = []
-    with_clusters = replace(difference, clusters=rate.clusters)
+    apart = _row_of_difference(difference, rate)
     return Finding.on(
         rate,
         verdict.claim,
         f"passages.{verdict.says}",
-        facts={
-            **facts,
-            "apart": Row.of_estimate(
-                with_clusters, audit="passages", checkpoint=name, metric="apart"
-            ),
-        },
+        facts={**facts, "apart": apart},
         further=remarks,
         metric=f"{rate.metric}{EXCESS}",
         value=points(difference.value),
@@ -190,6 +185,14 @@ def _finding_on(
         p=p,
         power=power,
         bounds=bounds,
+    )
+
+
+def _row_of_difference(difference: Estimate, rate: Row) -> Row:
+    """Return the difference of trained and held-out rows as a fact of a sentence."""
+    with_clusters = replace(difference, clusters=rate.clusters)
+    return Row.of_estimate(
+        with_clusters, audit="passages", checkpoint=rate.checkpoint, metric="apart"
     )
 
 
