@@ -64,6 +64,7 @@ ARGUMENTS = {
     "offsets": "offsets",
     "order": "order",
     "parallel": "parallel",
+    "passages": "passages",
     "pattern": "patterns",
     "person": "person",
     "placebo-draws": "placebo_draws",

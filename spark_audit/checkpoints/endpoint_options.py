@@ -81,6 +81,9 @@ class Asking(CheckedFields):
         return 1 + self.samples
 
 
+DEFAULT_ASKING = Asking()
+"""How an endpoint is asked where nothing is said about it."""
+
 _RANGES = {
     "--samples": "give a whole number from 0",
     "--temperature": "give a number above 0: one answer is at temperature 0 anyway",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from spark_audit.arguments import checked_call
 from spark_audit.audits import DEFAULT_AUDITS
-from spark_audit.checkpoints.endpoint_options import Asking
+from spark_audit.checkpoints.endpoint_options import DEFAULT_ASKING, Asking
 from spark_audit.checkpoints.given import GivenCheckpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import IncompleteError
@@ -212,7 +212,7 @@ def audit(
     quantize: str | Sequence[str] = (),
     model: str | None = None,
     agree: str | Path | None = None,
-    asking: Asking | None = None,
+    asking: Asking = DEFAULT_ASKING,
     progress: bool | None = None,
 ) -> AuditReport:
     """Audit checkpoints against a manifest, write the report folder, return the report.
@@ -338,7 +338,7 @@ def audit(
         address=address,
         show_text=show_text,
         loading=loading,
-        asking=Asking() if asking is None else asking,
+        asking=asking,
     )
     return _report_of(request, handed_scores, progress=progress)
 

@@ -85,7 +85,7 @@ MISTAKES = [
         "Unknown option: --audits; see",
     ),
     ("gate runs/er", 2, "is a folder without report.json; give a report folder"),
-    ("all --ckpt https://h/x", 2, "needs --model NAME, and --agree PATH"),
+    ("all --ckpt https://h/x", 2, "needs --model NAME"),
     ("all --ckpt http://h:1/x?k=secret", 2, "with a password, a query or a fragment"),
     (
         "gate reports/one reports/two",

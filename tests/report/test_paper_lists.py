@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claims.__main__ import parser
+from claims.__main__ import parser as claims_parser
 from claims.plan import systems
 from cyclopts import UNSET
+from retention.__main__ import parser as retention_parser
 
 import spark_audit.cli.main
 import spark_train.cli
@@ -60,6 +61,12 @@ def walk(folder: Path, stand_in: str, *, shell: str = "bash", **names: str) -> N
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
+PARSERS = {
+    "benchmarks/claims": claims_parser,
+    "benchmarks/retention": retention_parser,
+}
+
+
 def called(folder: Path, *, shell: str) -> list[list[str]]:
     for task in ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo"):
         (folder / "raw" / task).mkdir(parents=True)
@@ -86,8 +93,8 @@ def parsed(call: list[str]) -> dict[str, Any]:
     """What the command line makes of a call; cyclopts raises where it is wrong."""
     program, *argv = call
     if program == "python":
-        assert argv[0] == "benchmarks/claims"
-        return vars(parser().parse_args(argv[1:]))
+        folder, *options = argv
+        return vars(PARSERS[folder]().parse_args(options))
     train = program == "spark-train"
     app = (
         spark_train.cli.command_app(argv)
