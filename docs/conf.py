@@ -146,7 +146,8 @@ reports/README
 manifests/README
 Claims on real tasks <reports/claims/real/claims>
 Claims on made-up tasks <reports/claims/made/claims>
-Retention on small tasks <reports/claims/retention/retention>
+Retention on small tasks <reports/claims/question/retention>
+Two designs that ER does not learn <reports/claims/retention/retention>
 benchmarks/README
 benchmarks/known_truth
 benchmarks/known_truth_erasure

@@ -16,6 +16,7 @@ from spark_audit.errors import InputError
 
 RULES = read_rules()
 KEPT = Path(__file__).parents[2] / "reports" / "claims" / "retention"
+DESIGNS = Path(__file__).parents[2] / "benchmarks" / "retention"
 DESIGN = RULES.designs[0]
 TASKS = [task.name for task in RULES.tasks]
 
@@ -148,6 +149,11 @@ def test_last_and_bwt_are_those_of_the_accuracies():
         assert found == pytest.approx(value)
 
 
-def test_the_kept_page_is_what_the_kept_accuracies_say():
-    kept = (KEPT / "retention.md").read_text(encoding="utf-8")
-    assert page(read_accuracies(KEPT / "accuracy.csv"), RULES) == kept
+@pytest.mark.parametrize(
+    ("study", "design"), [("retention", "design.toml"), ("question", "question.toml")]
+)
+def test_the_kept_page_is_what_the_kept_accuracies_say(study, design):
+    folder = KEPT.parent / study
+    rules = read_rules(DESIGNS / design)
+    kept = (folder / "retention.md").read_text(encoding="utf-8")
+    assert page(read_accuracies(folder / "accuracy.csv"), rules) == kept
