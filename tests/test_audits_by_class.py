@@ -80,6 +80,7 @@ OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_train/training_methods/ewc.py", "nll"): "a name of a loss",
     ("spark_train/run_folder.py", "stages"): FOLDER,
     ("spark_train/scored_examples.py", "nll"): COLUMN,
+    ("spark_audit/spoken_options.py", "passages"): "the option --passages",
 }
 """File and word -> what the word means there."""
 
