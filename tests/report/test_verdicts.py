@@ -101,6 +101,15 @@ def test_a_verdict_that_the_correction_takes_away_cannot_be_told(claim):
     assert lost.verdict == "CANNOT TELL"
 
 
+@pytest.mark.parametrize("says", ["before", "copy", "retrained"])
+def test_memory_of_a_model_to_compare_with_may_be_taken_away(says):
+    weak = finding("weak", "memory", f"{says}_remembers", p=0.03)
+    many = [finding(f"m{k}", "nothing_shown", "cannot_tell", 0.4) for k in range(5)]
+    lost = report(weak, *many).findings[0]
+    assert (lost.claim, lost.verdict) == ("nothing_shown", "")
+    assert lost.sentence
+
+
 def test_a_model_after_erasure_has_a_state_and_one_before_has_none(of_all_kinds):
     states = {each.name: each.state for each in checkpoint_states(of_all_kinds)}
     assert states == {
