@@ -102,7 +102,7 @@ def _claiming(finding: Finding, p_adjusted: float, n_tests: int) -> Finding:
     is_shown_by_test = is_detection or finding.alone in SHOWN_BY_TEST
     claim = finding.alone
     if is_shown_by_test and p_adjusted >= ALPHA:
-        claim = "not_tested" if finding.is_of_text_alone else "nothing_shown"
+        claim = "not_tested" if finding.can_only_claim else "nothing_shown"
     return finding.model_copy(
         update={"p_adjusted": p_adjusted, "claim": claim, "tests": n_tests}
     )

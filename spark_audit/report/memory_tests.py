@@ -16,7 +16,7 @@ NOT_TESTED_CLAIMS = ("not_tested", "confounded")
 def is_memory_test(finding: Finding) -> bool:
     """Return whether a finding rests on a test of memory, whatever its result."""
     # ``alone`` is the claim before the correction over all tests of the report.
-    is_claim_lost = finding.is_of_text_alone and finding.withdrawn
+    is_claim_lost = finding.can_only_claim and finding.withdrawn
     if is_claim_lost or finding.alone in NOT_TESTED_CLAIMS:
         return False
     if finding.checkpoint == BASE:

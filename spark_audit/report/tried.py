@@ -130,8 +130,8 @@ def attack_outcome(
     if severest is not None and severest.severity >= DETECTED:
         return Tried(audit, "FOUND", severest)
 
-    # Text can show a leak, and never that there is none.
-    if severest is not None and severest.is_of_text_alone:
+    # Without a claim such a finding tells nothing.
+    if severest is not None and severest.can_only_claim:
         return Tried(audit, "not tested", severest, ran=ran)
 
     # If texts differ, a test without a result is no answer.

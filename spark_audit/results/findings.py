@@ -103,6 +103,9 @@ ANSWERS_EACH = "answers_each"
 """Fact that only findings on an endpoint have that gives nothing but text: the number
 of answers to each prompt."""
 
+UNBOUNDED = "unbounded"
+"""Fact of a finding whose tests have no interval: the reason."""
+
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
 
@@ -396,13 +399,13 @@ class Finding(Rendered, Figure):
         return self.claim != self.alone
 
     @property
-    def is_of_text_alone(self) -> bool:
-        """True if it is on an endpoint that gives only text.
+    def can_only_claim(self) -> bool:
+        """True if it can show a leak, and never that there is none.
 
-        Text can show a leak, and never that there is none: without a claim nothing was
-        tested.
+        So it is with an endpoint that gives only text, and with tests that bound
+        nothing where they show nothing: without a claim nothing was tested.
         """
-        return ANSWERS_EACH in self.facts
+        return ANSWERS_EACH in self.facts or UNBOUNDED in self.facts
 
     @property
     def detected(self) -> bool:

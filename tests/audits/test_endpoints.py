@@ -180,7 +180,7 @@ def test_a_few_identifiers_of_one_cluster_have_a_limit_and_no_claim(manifest, un
     held_out = [unit for unit in units if unit.record["split"] == "test"][:4]
     (missing,) = findings_on(answers_to(held_out, [[" no"] for _ in held_out]))
     assert missing.claim == "not_tested"
-    assert missing.is_of_text_alone
+    assert missing.can_only_claim
 
 
 def test_the_mismatched_context_is_shown_beside_the_true_one(units):

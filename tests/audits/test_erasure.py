@@ -249,6 +249,15 @@ def test_what_relearning_brings_back_was_suppressed(scene):
     assert verdicts(result) == {"after": "SUPPRESSED", "other": "ERASED"}
 
 
+@pytest.mark.parametrize(("shape", "is_told"), [(ASCENT, True), (RETRAINED, False)])
+def test_what_comes_back_is_said_to_betray_only_if_it_does(scene, shape, is_told):
+    shapes = {"base+relearn": SAME, "after": shape, "after+relearn": LEARNED}
+    result = scene.audited(scene.tables(**shapes))
+    assert verdicts(result) == {"after": "SUPPRESSED"}
+    (finding,) = [f for f in result.findings if f.checkpoint == "after"]
+    assert ("erasure.suppressed_less_likely" in finding.further) is is_told
+
+
 def test_what_relearning_does_to_the_base_is_no_memory(scene):
     drifted = {"forget": -0.5, "retained": 0.0, "held_out": 0.0}
     shapes = {

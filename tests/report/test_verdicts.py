@@ -14,6 +14,7 @@ from spark_audit.report.gate.judge import check
 from spark_audit.report.gate.rules import DEFAULT_RULES, parse_rule
 from spark_audit.report.matrix import matrix_of
 from spark_audit.results import Finding, Report
+from spark_audit.results.findings import UNBOUNDED
 
 CLAIMS = {
     "before": ("memory", "before_remembers"),
@@ -151,6 +152,20 @@ def test_where_nothing_bounds_what_remains_nothing_was_tested():
     (state,) = checkpoint_states(untested)
     assert state.state == "NOT TESTED"
     assert states(untested, DEFAULT_RULES[0])["after"] == "tripped"
+
+
+def test_memory_of_few_rows_that_the_correction_takes_away_was_no_test():
+    """Few rows may show memory, and never that there is none."""
+    few = finding("after", "memory", "remembered_membership", p=0.03)
+    few = few.model_copy(update={"facts": {**few.facts, UNBOUNDED: "few groups"}})
+    others = [finding(f"m{k}", "nothing_shown", "cannot_tell", 0.4) for k in range(5)]
+    lost = report(few, *others)
+    (after,) = [f for f in lost.findings if f.checkpoint == "after"]
+    assert (after.claim, after.verdict) == ("not_tested", "CANNOT TELL")
+    assert after.sentence
+    state_by_name = {state.name: state.state for state in checkpoint_states(lost)}
+    assert state_by_name["after"] == "NOT TESTED"
+    assert states(lost, DEFAULT_RULES[0])["after"] == "tripped"
 
 
 @pytest.mark.parametrize(

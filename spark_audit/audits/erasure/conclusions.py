@@ -14,6 +14,7 @@ from spark_audit.audits.erasure.comparison import NO_REFERENCE, ErasureCompariso
 from spark_audit.audits.erasure.findings import (
     CheckpointFigures,
     erasure_finding,
+    reason_of_no_bound,
     reference_finding,
 )
 from spark_audit.audits.erasure.tables import margin_records
@@ -86,10 +87,14 @@ def concluded_checkpoints(
 
     p_of_references = {name: one.p for name, one in finding_by_name.items()}
     for name, verdict in chosen_verdicts(tests_by_name, p_of_references).items():
-        reason = _reason_of_no_bound(comparison, figures[name])
+        reason = reason_of_no_bound(comparison, figures[name])
         if verdict.claim == "nothing_shown" and reason:
             finding_by_name[name] = Finding.not_tested(
-                "erasure", "erasure.cannot_tell_few", checkpoint=name, reason=reason
+                "erasure",
+                "erasure.cannot_tell_few",
+                checkpoint=name,
+                reason=reason,
+                persons=int(comparison.evidence.facts.get("persons", 0)),
             )
             continue
         finding_by_name[name] = erasure_finding(
@@ -145,19 +150,6 @@ def _untested(
             reason=reason or NO_REFERENCE,
         )
     return None
-
-
-def _reason_of_no_bound(
-    comparison: ErasureComparison, figures: CheckpointFigures
-) -> str:
-    """Return why nothing bounds what remains; empty: it has an interval.
-
-    Tests that may show memory, but bound nothing where they show none, are no test
-    of erasure.
-    """
-    if any(row.value is not None for row in figures.remaining.values()):
-        return ""
-    return figures.remaining[comparison.part_of_rows.name].note
 
 
 def key_of_reference(name: str, comparison: ErasureComparison) -> str:

@@ -20,7 +20,7 @@ from spark_audit.audits.erasure.comparison import (
 from spark_audit.audits.erasure.units import IDENTIFIERS, TWINS
 from spark_audit.audits.erasure.verdicts import CheckpointTests, ErasureVerdict
 from spark_audit.results import Finding, Row
-from spark_audit.results.findings import ALPHA, UNUSABLE, Fact, Hits
+from spark_audit.results.findings import ALPHA, UNBOUNDED, UNUSABLE, Fact, Hits
 from spark_audit.stats.at_most import t_bound
 from spark_audit.stats.estimate import Bound, Power
 
@@ -49,9 +49,13 @@ def verdict_of(finding: Finding) -> str:
         return CANNOT_TELL
     if key == "broken" or finding.voided_by == "broken_model":
         return BROKEN
-    if key.startswith(WITHOUT_VERDICT) or finding.claim == "not_tested":
+    if key.startswith(WITHOUT_VERDICT):
         return ""
-    if finding.status in UNUSABLE or finding.withdrawn:
+    if finding.withdrawn:
+        return CANNOT_TELL
+    if finding.claim == "not_tested":
+        return ""
+    if finding.status in UNUSABLE:
         return CANNOT_TELL
 
     verdict_by_claim = {
@@ -142,6 +146,9 @@ def erasure_finding(
         facts["margin"] = margin
     if own.smallest is not None:
         facts["smallest"] = own.smallest
+    no_bound = reason_of_no_bound(comparison, own)
+    if no_bound:
+        facts[UNBOUNDED] = no_bound
     if verdict.copy:
         facts["copy"] = verdict.copy
         facts["returned"] = figures[verdict.copy].remaining[part.name]
@@ -159,14 +166,15 @@ def erasure_finding(
     if is_by_twins and own.rise is not None and not verdict.copy:
         rests_on = own.rise
         facts["rise"] = own.rise
-    if verdict.test is not None and verdict.test.kind == MEMBERSHIP:
+    is_by_membership = verdict.test is not None and verdict.test.kind == MEMBERSHIP
+    if is_by_membership and not verdict.copy:
         rests_on = own.auc
         facts["auc"] = own.auc
     return Finding.on(
         rests_on,
         verdict.claim,
         f"erasure.{verdict.says}",
-        further=_remarks(verdict, own, margin),
+        further=_remarks(verdict, row, own, tests, margin),
         facts=facts,
         p=verdict.p,
         power=_power(comparison, name, part, n_tests) if rests_on is row else (),
@@ -216,6 +224,19 @@ def reference_finding(
     )
 
 
+def reason_of_no_bound(
+    comparison: ErasureComparison, figures: CheckpointFigures
+) -> str:
+    """Return why nothing bounds what remains; empty: it has an interval.
+
+    Tests that may show memory, but bound nothing where they show none, are no test
+    of erasure.
+    """
+    if any(row.value is not None for row in figures.remaining.values()):
+        return ""
+    return figures.remaining[comparison.part_of_rows.name].note
+
+
 def _part_of_test(
     comparison: ErasureComparison, test: MemoryTestResult
 ) -> ComparedPart:
@@ -251,10 +272,26 @@ def _part_named(comparison: ErasureComparison, name: str) -> ComparedPart:
 
 
 def _remarks(
-    verdict: ErasureVerdict, figures: CheckpointFigures, margin: Row | None
+    verdict: ErasureVerdict,
+    remaining: Row,
+    figures: CheckpointFigures,
+    tests: CheckpointTests,
+    margin: Row | None,
 ) -> list[str]:
-    """Return the keys of the sentences that follow a verdict."""
+    """Return the keys of the sentences that follow a verdict.
+
+    Parameters
+    ----------
+    remaining
+        What remains of the part that the finding shows.
+    """
     remarks = []
+    # What comes back in a copy may also betray who asked, as it is.
+    is_less_likely = remaining.value is not None and remaining.value > 0
+    betrays = any(tests.corrected(test) < ALPHA for test in tests.less_likely_tests)
+    if verdict.claim == "suppressed" and is_less_likely and betrays:
+        remarks.append("erasure.suppressed_less_likely")
+
     if verdict.test is None and margin is not None:
         remarks.append("erasure.decides")
     elif margin is not None:
