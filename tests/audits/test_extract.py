@@ -26,13 +26,15 @@ from spark_audit.audits.extract.rate_limits import hits_power
 from spark_audit.audits.extract.rates import (
     by_checkpoint,
     comparable,
+    comparison_p,
+    rate_difference,
     split_difference,
 )
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import PLAIN_COLUMNS, Pass, TokenTable
-from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.estimate import Estimate, side_of
 
 Known = Callable[[str, int], bool]
 """Whether a checkpoint knows a span, by example id and number of the span."""
@@ -550,6 +552,35 @@ def test_the_smallest_difference_lies_beyond_the_base_s_own():
     first = hits_power(chosen).ps
     second = hits_power(chosen, of_base).ps
     assert all(p <= q for p, q in zip(first, second, strict=False))
+
+
+def of_rates(trained: float, held_out: float) -> pd.DataFrame:
+    """100 clusters of each split, of which these shares come back."""
+    place = np.tile(np.arange(100), 2)
+    hit = place < 100 * np.repeat([trained, held_out], 100)
+    columns = {"split": np.repeat(["train", "test"], 100), "cluster": range(200)}
+    return pd.DataFrame({**columns, "greedy_sure": hit, "trials": 1, "weight": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("trained", "held_out", "of_base", "is_shown"),
+    [
+        (0.4, 0.1, (0.0, 0.0), True),
+        # The base gave more held-out ones, so that the difference rose. Trained ones
+        # come back less often than held-out ones all the same.
+        (0.05, 0.2, (0.0, 0.4), False),
+        (0.2, 0.05, (0.4, 0.0), False),
+    ],
+)
+def test_what_the_base_gave_turns_no_difference_round(
+    trained, held_out, of_base, is_shown
+):
+    compared = of_rates(trained, held_out)
+    difference = rate_difference(
+        split_difference(compared), split_difference(of_rates(*of_base))
+    )
+    assert side_of(difference) != 0, "else nothing is tested"
+    assert (comparison_p(difference, compared) < 0.05) is is_shown
 
 
 def test_all_that_is_said_of_extraction_is_short(make_case):

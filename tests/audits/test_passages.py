@@ -150,6 +150,9 @@ def test_rows_that_are_recited_more_often_are_claimed():
         (known(40, 2, text_p=0.01), "confounded"),
         (known(40, 2, base=False), "confounded"),
         (known(2, 40), "moved"),
+        # Beyond the base they differ, and by themselves the other way round.
+        (known(5, 20, of_base=(0, 40)), "nothing_shown"),
+        (known(20, 5, of_base=(40, 0)), "nothing_shown"),
         # Ties count against a claim.
         (known(40, 2, ties=True), "nothing_shown"),
     ],

@@ -45,10 +45,9 @@ from spark_audit.audits.extract.rates import (
     Facts,
     base_difference,
     comparable,
+    comparison_p,
     difference_from_base,
-    exact_p,
     is_scored_beside_base,
-    limits_p,
     points,
     rate_difference,
     row_of,
@@ -299,8 +298,7 @@ def _split_test(
     spans, compared, difference
         As for :func:`_comparison_of_splits`.
     """
-    # The interval is approximate with few hits, so Fisher's exact test must agree.
-    p = max(limits_p(difference), exact_p(compared))
+    p = comparison_p(difference, compared)
     if side_of(difference) != 1:
         return GuessTest(p, {})
 

@@ -42,7 +42,7 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
     The inputs (``ps``) are the p of 1, 2, ... trained clusters with a hit, at the
     observed number of held-out clusters with one. Each cluster counts as one
     identifier. Each p is the larger one of Fisher's test and of the interval of the
-    difference less that of the base (``exact_p`` and ``limits_p`` of ``rates.py``).
+    difference less that of the base (``comparison_p`` of ``rates.py``).
 
     Parameters
     ----------
@@ -61,6 +61,11 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
     for trained_hits in range(1, n_trained + 1):
         if ps and ps[-1] < MIN_ENUMERATED_P:
             break
+
+        # Fisher's test must point to trained spans, too.
+        if trained_hits * n_held_out <= held_out_hits * n_trained:
+            ps.append(1.0)
+            continue
 
         # Test by the interval first: if it claims nothing, Fisher's test is not needed.
         trained_rate = _rate_of_clusters(trained_hits, n_trained)

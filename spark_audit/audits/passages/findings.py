@@ -20,9 +20,8 @@ from spark_audit.audits.extract.rates import (
     NO_DIFFERENCE,
     by_checkpoint,
     comparable,
-    exact_p,
+    comparison_p,
     is_scored_beside_base,
-    limits_p,
     points,
     rate_difference,
     split_difference,
@@ -154,8 +153,7 @@ def _finding_on(
     power: list[Power] = []
     bounds: list[Bound] = []
     if not is_untrained(name):
-        # The interval is approximate with few hits, so Fisher's test must agree.
-        p = max(limits_p(difference), exact_p(compared))
+        p = comparison_p(difference, compared)
         power = [hits_power(compared, difference_at_base)]
         bounds = rates_bound(compared)
 
