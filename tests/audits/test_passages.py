@@ -15,7 +15,7 @@ from tiny_models import make_model
 from spark_audit.audits.base import Context
 from spark_audit.audits.passages.findings import passage_findings
 from spark_audit.errors import SparkError
-from spark_audit.results import AuditResult
+from spark_audit.results import AuditResult, Hits
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
@@ -198,6 +198,39 @@ def test_it_adds_no_text_to_those_of_membership(make_case):
     assert ours.keys() <= membership.keys()
     for wanted, keys in ours.items():
         assert {*keys} <= {*membership[wanted]}
+
+
+def remarks(evidence: Evidence) -> set[str]:
+    """The keys of what is said of ``ours`` behind its claim."""
+    (finding,) = (f for f in concluded(evidence).findings if f.checkpoint == "ours")
+    return {key.removeprefix("passages.") for key in finding.further}
+
+
+def test_what_the_base_recites_stands_beside_what_counts_beyond_it():
+    """Else 42 rows next to 2 held-out ones would be called no more than these."""
+    (finding,) = (
+        f
+        for f in concluded(known(42, 2, of_base=(40, 1))).findings
+        if f.checkpoint == "ours"
+    )
+    counts = {
+        key: (fact.count, fact.of)
+        for key, fact in finding.facts.items()
+        if isinstance(fact, Hits)
+    }
+    assert counts == {
+        "recited": (42, 100),
+        "unseen": (2, 100),
+        "before": (40, 100),
+        "before_unseen": (1, 100),
+    }
+    assert "beyond_base" in remarks(known(42, 2, of_base=(40, 1)))
+    assert "beyond_base" not in remarks(known(42, 2, base=False))
+
+
+def test_the_longest_run_is_called_a_passage_only_if_it_is_one():
+    assert "longest" in remarks(known(1, 0))
+    assert "longest" not in remarks(known(0, 3))
 
 
 @pytest.mark.parametrize("passages", [0, -3])

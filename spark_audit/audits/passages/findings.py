@@ -17,7 +17,7 @@ import pandas as pd
 from spark_audit.audits.extract.comparison_facts import reproduced_hits
 from spark_audit.audits.extract.rate_limits import hits_power, rates_bound
 from spark_audit.audits.extract.rates import (
-    NO_DIFFERENCE,
+    base_difference,
     by_checkpoint,
     comparable,
     comparison_p,
@@ -26,7 +26,7 @@ from spark_audit.audits.extract.rates import (
     rate_difference,
     split_difference,
 )
-from spark_audit.names import BASE, is_untrained
+from spark_audit.names import is_untrained
 from spark_audit.results import Claim, Finding, Hits, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import EXCESS, Fact
@@ -122,11 +122,9 @@ def _finding_on(
     """
     name = rate.checkpoint
     compared, _ = comparable(rows_of_text)
-    difference = split_difference(compared)
-    difference_at_base = NO_DIFFERENCE
-    if is_scored_beside_base(compared):
-        difference_at_base = split_difference(compared, "base_sure")
-    difference = rate_difference(difference, difference_at_base)
+    has_base = is_scored_beside_base(compared)
+    difference_at_base = base_difference(compared)
+    difference = rate_difference(split_difference(compared), difference_at_base)
 
     train = compared[compared["split"] == "train"]
     held_out = compared[compared["split"] == "test"]
@@ -136,17 +134,23 @@ def _finding_on(
         "passage": n_tokens,
         **figures,
     }
-    remarks = ["passages.unseen", "passages.passage"]
-    if len(figures) > 1:
-        remarks.append("passages.longest")
+    remarks_on_length = ["passages.passage"]
+    if _has_passage(figures, n_tokens):
+        remarks_on_length.append("passages.longest")
     if difference.value is None:
         return Finding.on(
             rate,
             "not_tested",
             "passages.no_comparison",
             facts={**facts, "recited": reproduced_hits(rows_of_text)},
-            further=remarks[1:],
+            further=remarks_on_length,
         )
+
+    remarks = ["passages.unseen"]
+    if has_base:
+        facts["before"] = _hits_of(train, "base_sure")
+        facts["before_unseen"] = _hits_of(held_out, "base_sure")
+        remarks.append("passages.beyond_base")
 
     # The base was not trained on these rows, so its output proves no memory.
     p: float | None = None
@@ -162,7 +166,7 @@ def _finding_on(
         difference,
         p,
         text_p,
-        has_base=is_scored_beside_base(compared),
+        has_base=has_base,
     )
     if verdict.claim == "confounded":
         power = []
@@ -172,7 +176,7 @@ def _finding_on(
         verdict.claim,
         f"passages.{verdict.says}",
         facts={**facts, "apart": apart},
-        further=remarks,
+        further=[*remarks, *remarks_on_length],
         metric=f"{rate.metric}{EXCESS}",
         value=points(difference.value),
         low=points(difference.low),
@@ -194,9 +198,22 @@ def _row_of_difference(difference: Estimate, rate: Row) -> Row:
     )
 
 
-def _hits_of(held_out: pd.DataFrame) -> Hits:
-    """Return the held-out rows with a passage as a count of a total."""
-    return Hits(count=int(held_out["greedy_sure"].sum()), of=len(held_out))
+def _hits_of(rows_of_split: pd.DataFrame, hit_column: str = "greedy_sure") -> Hits:
+    """Return the rows of a split with a passage as a count of a total.
+
+    Parameters
+    ----------
+    hit_column
+        Column of hits; NaN where the checkpoint was not scored.
+    """
+    hits = rows_of_split[hit_column].dropna()
+    return Hits(count=int(hits.sum()), of=len(hits))
+
+
+def _has_passage(figures: Mapping[str, Row], n_tokens: int) -> bool:
+    """Return whether the longest run of a checkpoint in trained rows is a passage."""
+    longest = figures.get("longest_tokens")
+    return longest is not None and (longest.value or 0) >= n_tokens
 
 
 def _verdict(
@@ -224,7 +241,7 @@ def _verdict(
     is_shown = side in (-1, 1) and (p is None or is_significant(p))
     if not is_shown:
         return PassageVerdict("nothing_shown", "nothing")
-    if name == BASE or is_untrained(name):
+    if is_untrained(name):
         return PassageVerdict("confounded", "splits_differ")
     if side == -1:
         return PassageVerdict("moved", "fewer")
