@@ -38,6 +38,14 @@ def outcomes_of(name: str, first_shown: str, missing: str = "") -> list[DoorOutc
     return outcomes
 
 
+def shown_only_at(name: str, *doors: str) -> list[DoorOutcome]:
+    """Shown at these doors, whatever is seen at others."""
+    return [
+        DoorOutcome(auc(name, door), "shown" if door in doors else "not shown")
+        for door in DOOR_NAMES
+    ]
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
     all_outcomes = [*outcomes_of("open", "logprobs"), *outcomes_of("shut", "none")]
@@ -90,6 +98,27 @@ def test_the_answer_begins_with_who_sees_least(first_shown, missing, says, furth
     assert finding.sentence
 
 
+@pytest.mark.parametrize(
+    ("doors", "first"),
+    [
+        (("top20", "top20_0.1"), "top20"),
+        # Rounding may move an AUC up, too.
+        (("top20_0.1", "logprobs"), "top20_0.1"),
+        (("logprobs_0.01",), "logprobs_0.01"),
+    ],
+)
+def test_an_access_that_is_shown_only_if_rounded_is_no_access_less(doors, first):
+    finding = door_finding(shown_only_at("mine", *doors))
+    assert finding.further == ["doors.first_door"]
+    assert finding.claim == "moved"
+    first_row = finding.facts["first"]
+    assert isinstance(first_row, Row)
+    assert first_row.variant == first
+    # Tables say "the same, rounded"; alone it is said of what.
+    words = render(f"variant.doors.{first.partition('_')[0]}").partition(": ")[2]
+    assert str(finding.facts["door"]).startswith(words)
+
+
 def test_without_any_figure_it_was_not_tested():
     outcomes = [
         DoorOutcome(auc("mine", door, None), "not estimable: no ranks")
@@ -105,6 +134,15 @@ def test_the_first_screen_names_what_is_written_out_beside(report):
     (verbatim,) = [f for f in report.findings if f.audit == "extract"]
     assert verbatim.text in of_open.text
     assert verbatim.text not in of_shut.text
+
+
+def test_identifiers_that_come_out_less_often_are_not_written_out():
+    fewer = said("extract", "open", "betrays", "Fewer.", **WRITES_OUT)
+    found = made_report(
+        "open", findings=[door_finding(outcomes_of("open", "none")), fewer]
+    )
+    (answer,) = first_screen_answers(found)
+    assert fewer.text not in answer.text
 
 
 def test_of_few_clusters_shared_files_hold_neither_figure_nor_outcome():

@@ -33,9 +33,7 @@ def door_finding(outcomes: Sequence[DoorOutcome]) -> Finding:
     """
     by_name = {outcome.row.variant: outcome for outcome in outcomes}
     answers = by_name[ANSWERS]
-    rounded = [one for one in outcomes if DOOR_BY_NAME[one.row.variant].step]
-    whole = [one for one in outcomes if one not in rounded]
-    estimable = [one for one in whole if one.row.value is not None]
+    estimable = [one for one in outcomes if one.row.value is not None]
     if not estimable:
         return Finding.not_tested(
             DOORS_AUDIT,
@@ -45,7 +43,9 @@ def door_finding(outcomes: Sequence[DoorOutcome]) -> Finding:
         )
 
     facts: dict[str, Fact] = {}
-    first_shown = next((one for one in whole if one.is_shown), None)
+    # An access stands before itself with rounded log-probabilities, which is named only
+    # if it is shown alone.
+    first_shown = next((one for one in outcomes if one.is_shown), None)
     if answers.row.value is None:
         says = "doors.answers_missing"
         facts["reason"] = answers.row.note
@@ -63,7 +63,7 @@ def door_finding(outcomes: Sequence[DoorOutcome]) -> Finding:
         facts["first"] = first_shown.row
         facts["door"] = _words_of(first_shown.row.variant)
         further.append("doors.first_door")
-    if any(one.says == CONFOUNDED for one in whole):
+    if any(one.says == CONFOUNDED for one in outcomes):
         further.append("doors.confounded")
 
     # The finding rests on the door that it says most of.
@@ -74,9 +74,12 @@ def door_finding(outcomes: Sequence[DoorOutcome]) -> Finding:
     return Finding.on(shown_row, claim, says, facts=facts, further=further)
 
 
-def _words_of(door: str) -> str:
+def _words_of(name: str) -> str:
     """Return what is seen at a door, in words without its letter."""
-    _, _, words = render(f"variant.{DOORS_AUDIT}.{door}").partition(": ")
+    door = DOOR_BY_NAME[name]
+    _, _, words = render(f"variant.{DOORS_AUDIT}.{door.sees}").partition(": ")
+    if door.step:
+        return render("doors.rounded", words=words, step=f"{door.step:g}")
     return words
 
 
@@ -115,6 +118,7 @@ def _extraction(report: Report, name: str) -> str:
             continue
         # The other findings of that audit are on planted strings.
         is_on_identifiers = finding.row_metric == audit.covers[0]
-        if finding.detected and is_on_identifiers and finding.checkpoint == name:
+        is_written_out = finding.claim == audit.strongest_claim and is_on_identifiers
+        if is_written_out and finding.checkpoint == name:
             return finding.text
     return ""
