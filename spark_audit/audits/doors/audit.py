@@ -61,6 +61,7 @@ from spark_audit.audits.mia.estimates import (
 from spark_audit.audits.mia.score_tables import (
     NO_MEMBERS,
     membership_scores,
+    plan_of_rows,
     reference_table,
     scored_text,
 )
@@ -150,10 +151,7 @@ class Doors(OfSeries):
         # Refuse an order with unknown tasks before anything is scored.
         tasks_in_order(manifest, self.order)
 
-        sides = manifest.membership
-        if not sides.members or not sides.non_members:
-            return {}
-        return {Pass(): sorted([*sides.members, *sides.non_members])}
+        return plan_of_rows(manifest)
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context

@@ -205,10 +205,7 @@ class Membership(Audit):
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return all members and non-members, for the plain pass."""
-        sides = manifest.membership
-        if not sides.members or not sides.non_members:
-            return {}
-        return {Pass(): sorted([*sides.members, *sides.non_members])}
+        return score_tables.plan_of_rows(manifest)
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Metric
+from spark_audit.audits.base import Metric, Plan
 from spark_audit.audits.mia.above_texts import CHANCE_AUC
 from spark_audit.audits.mia.scores import (
     AGAINST_BASE,
@@ -34,7 +34,7 @@ from spark_audit.errors import InputError, memory_failure
 from spark_audit.manifest.example_schema import ManifestExample
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME
-from spark_audit.scoring.table import TokenTable
+from spark_audit.scoring.table import Pass, TokenTable
 
 BASELINE_VARIANTS = ("texts", "blind")
 """Scores that need no audited checkpoint: the best guess and that of the guard."""
@@ -131,6 +131,14 @@ class TokenLines(NamedTuple):
 
     start: np.ndarray
     n_tokens: np.ndarray
+
+
+def plan_of_rows(manifest: Manifest) -> Plan:
+    """Return the plan of all members and non-members; empty if a side has none."""
+    sides = manifest.membership
+    if not sides.members or not sides.non_members:
+        return {}
+    return {Pass(): sorted([*sides.members, *sides.non_members])}
 
 
 def membership_scores(

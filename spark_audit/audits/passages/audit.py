@@ -22,7 +22,7 @@ import pandas as pd
 
 from spark_audit.audits import ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
-from spark_audit.audits.mia.score_tables import scored_text
+from spark_audit.audits.mia.score_tables import plan_of_rows, scored_text
 from spark_audit.audits.mia.texts import without_model
 from spark_audit.audits.passages.findings import passage_findings
 from spark_audit.audits.rate_contrasts import bounded
@@ -114,14 +114,13 @@ class Passages(Audit):
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return the rows of both sides: those of the membership audit."""
-        ids = _ids_of(manifest)
-        return {Pass(): ids} if ids else {}
+        return plan_of_rows(manifest)
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         """Return one unit per row, with the longest run of each checkpoint."""
-        ids = _ids_of(manifest)
+        ids = self.plan(manifest).get(Pass(), [])
         if not ids:
             return Evidence()
 
@@ -170,15 +169,6 @@ class Passages(Audit):
             evidence, rows, n_tokens=n_tokens, text_p=evidence.facts["text_p"]
         )
         return AuditResult(results=rows, contrasts=contrasts, findings=list(findings))
-
-
-def _ids_of(manifest: Manifest) -> list[str]:
-    """Return the ids of trained and held-out rows; empty if a side has none."""
-    members = manifest.membership.members
-    non_members = manifest.membership.non_members
-    if not members or not non_members:
-        return []
-    return sorted([*members, *non_members])
 
 
 def _units_of(manifest: Manifest, ids: list[str], texts: list[str]) -> pd.DataFrame:
