@@ -105,3 +105,14 @@ def recited_rows(report: Report) -> float:
     )
     assert rate.value is not None
     return rate.value * rate.n
+
+
+def test_a_run_that_is_too_short_does_not_look_like_a_passage():
+    shared = disclosed(report_of(np.append(46.0, np.full(60, 12.0))))
+    lengths = {
+        row.value
+        for row in shared.results
+        if (row.checkpoint, row.metric, row.group)
+        == ("ours", "longest_tokens", "pooled")
+    }
+    assert lengths == {40.0}

@@ -38,13 +38,14 @@ TEXT_PERMUTATIONS = 99
 """Permutations of the classifier that reads texts alone."""
 
 STEP_OF_LENGTHS = 10.0
-"""Least rounding step of the length of the longest passage in shared files.
+"""Least rounding step of the length of the longest run in shared files.
 
-It is the figure of a single row.
+It is the figure of a single row. It is rounded down, so that a run that is too short
+never looks like a passage.
 """
 
 FROM_TEXT_BEFORE = "by greedy decoding that is given the text before"
-"""Note on the length of a passage."""
+"""Note on the length of a run."""
 
 PASSAGES_METRICS = (
     Metric(
@@ -62,6 +63,7 @@ PASSAGES_METRICS = (
         alone=True,
         note=FROM_TEXT_BEFORE,
         least_step=STEP_OF_LENGTHS,
+        rounds="down",
     ),
     Metric(
         "longest_words",
@@ -70,6 +72,7 @@ PASSAGES_METRICS = (
         alone=True,
         note="by the words per token of its row",
         least_step=STEP_OF_LENGTHS,
+        rounds="down",
     ),
 )
 
@@ -235,7 +238,7 @@ def _joined(note: str, further: str) -> str:
 
 
 def _longest_rows(evidence: Evidence) -> Iterator[Row]:
-    """Yield the longest passage of trained and of held-out rows, by checkpoint.
+    """Yield the longest run of trained and of held-out rows, by checkpoint.
 
     Its words are estimated by the words per token of its row.
     """

@@ -118,7 +118,7 @@ def _finding_on(
     rate
         Its share of trained rows with a passage.
     figures
-        Its longest passage, by metric.
+        Its longest run, by metric.
     """
     name = rate.checkpoint
     compared, _ = comparable(rows_of_text)
