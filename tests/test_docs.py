@@ -375,6 +375,13 @@ def test_every_exported_name_has_an_example_that_uses_it(name):
     assert is_used
 
 
+@pytest.mark.parametrize("name", sa.stats.__all__)
+def test_every_exported_statistic_has_an_example_that_uses_it(name):
+    parser = doctest.DocTestParser()
+    examples = parser.get_examples(getattr(sa.stats, name).__doc__ or "")
+    assert any(re.search(rf"\b{name}\b", one.source) for one in examples)
+
+
 def test_docstrings_refer_to_what_exists():
     missing = [
         f"{module}: {name}"

@@ -53,6 +53,14 @@ class Design:
     cluster, task
         Shape ``(n,)``, integer codes from 0. Figures are taken by task and averaged
         over tasks with equal weights; one task: all rows together.
+
+    Examples
+    --------
+    Two mails of Ann are one cluster; Bob's and Cem's mails were held out:
+
+    >>> design = Design.of([True, True, False, False], ["Ann", "Ann", "Bob", "Cem"])
+    >>> design.cluster.tolist(), design.n_clusters
+    ([0, 0, 1, 2], 3)
     """
 
     member: np.ndarray

@@ -82,6 +82,20 @@ def tpr_estimate(
     The interval resamples the clusters of both sides, which includes the error of the
     threshold. With few members above the threshold, it is widened to contain the exact
     interval of the rate at the given threshold.
+
+    Examples
+    --------
+    Four of ten members score above all 20 others. Of the others one may exceed the
+    threshold at a budget of 5%, so the threshold is the second largest of their scores:
+
+    >>> from spark_audit.stats.roc_replicates import tpr_replicates
+    >>> design = Design.of([True] * 10 + [False] * 20, range(30))
+    >>> scores = [25, 24, 23, 22, 9, 8, 7, 6, 5, 4, *range(20)]
+    >>> resamples = design.draw(replicates=200, seed=0)
+    >>> replicates = tpr_replicates(design, scores, [0.05], resamples)[0]
+    >>> estimate = tpr_estimate(design, scores, 0.05, replicates=replicates)
+    >>> estimate.value, estimate.clusters
+    (0.4, 30)
     """
     if reason := why_unresolved(design, budget):
         return design.missing(reason)

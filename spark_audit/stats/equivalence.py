@@ -46,6 +46,18 @@ class Equivalence:
         the upper limit: small where the difference lies above, or below, that limit.
     low, high
         The interval that belongs to both tests: ``1 - 2 significance``.
+
+    Examples
+    --------
+    The larger p decides, and the wider end of the interval is the margin that these
+    data would just have shown:
+
+    >>> tests = Equivalence(
+    ...     margin_low=-0.2, margin_high=0.2, p_above=0.01, p_below=0.03,
+    ...     low=-0.1, high=0.19,
+    ... )
+    >>> tests.p, tests.smallest_margin
+    (0.03, 0.19)
     """
 
     margin_low: float

@@ -52,6 +52,17 @@ class Sides:
     strata
         Shape ``(s, depth)``: codes from coarse to fine, such as type, format, cue. Two
         occurrences can be compared at a depth if all codes up to it are equal.
+
+    Examples
+    --------
+    Phone numbers (type 0) and e-mail addresses (type 1) of six persons. The one trained
+    address has no held-out one to compare with, so it belongs to no cell:
+
+    >>> is_trained = [True, True, False, False, False, True]
+    >>> types = [0, 0, 0, 0, 0, 1]
+    >>> sides = Sides.of(is_trained, clusters=list("abcdef"), strata=[types])
+    >>> sides.cells.tolist()
+    [0, 0, 0, 0, 0, -1]
     """
 
     trained: np.ndarray
