@@ -1,7 +1,7 @@
 """Check the header of a GGUF file before a library reads it.
 
 The library trusts the header: an array of 2 ** 60 elements would never end, and would
-fill the memory. Layout: github.com/ggml-org/ggml, docs/gguf.md.
+fill the memory. Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 from __future__ import annotations
