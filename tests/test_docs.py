@@ -300,6 +300,30 @@ def test_the_pages_of_audits_show_cells_and_lines_of_the_report_that_is_kept():
     assert [one for one in [*lines, *cells] if one not in words] == []
 
 
+LINES_OF_FIRST_SCREEN = 18
+
+
+@pytest.mark.parametrize("name", sa.audits.AUDITS)
+def test_every_audit_has_a_page_that_shows_its_command_first(name):
+    page = PAGES[f"{name}.md"]
+    first_screen = page.splitlines()[:LINES_OF_FIRST_SCREEN]
+    first_command, *_ = commands("\n".join(first_screen) + "\n")
+    assert first_command[:2] == ("spark-audit", name)
+    assert f"](audits/{name}.md)" in PAGES["audits.md"]
+
+
+@pytest.mark.parametrize("path", DOCS.glob("audits/*.md"), ids=lambda path: path.stem)
+def test_every_page_of_an_audit_begins_with_its_question_and_a_command(path):
+    if path.stem == "common":
+        pytest.skip("it is about all audits")
+    title, _, first_line, *lines = PAGES[path.name].splitlines()
+    assert title.startswith("# ")
+    assert first_line.startswith("**The question.** ")
+    first_screen = [first_line, *lines[: LINES_OF_FIRST_SCREEN - 3]]
+    assert commands("\n".join(first_screen) + "\n")
+    assert f"docs/audits/{path.stem}" in conf.CONTENTS
+
+
 def test_the_house_is_drawn_as_it_stands():
     (tree,) = code(CONTRIBUTING, "text")
     drawn = set()
