@@ -312,7 +312,9 @@ def test_every_audit_has_a_page_that_shows_its_command_first(name):
     assert f"](audits/{name}.md)" in PAGES["audits.md"]
 
 
-@pytest.mark.parametrize("path", DOCS.glob("audits/*.md"), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*DOCS.glob("audits/*.md")], ids=lambda path: path.stem
+)
 def test_every_page_of_an_audit_begins_with_its_question_and_a_command(path):
     if path.stem == "common":
         pytest.skip("it is about all audits")
