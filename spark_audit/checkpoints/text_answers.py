@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,13 @@ from spark_audit.files import parse_json
 
 EVENT = "data:"
 """Beginning of a line of a stream that holds a piece of the answer."""
+END_OF_LINE = re.compile(r"\r\n|\n|\r")
+"""The ends of lines of a stream. Others that Python knows, such as U+2028, may stand in
+an answer."""
 END_OF_STREAM = "[DONE]"
 """The last event of a whole stream."""
+CUT = "length"
+"""Reason of an answer's end where its tokens were used up."""
 FILTERED = "content_filter"
 """Reason of an answer's end where the server's filter held it back."""
 
@@ -75,7 +81,7 @@ def _streamed_answer(text: str) -> TextAnswer | None:
     """Return the answer of a stream of events; ``None`` if it broke off."""
     pieces = []
     is_whole = False
-    for line in text.splitlines():
+    for line in END_OF_LINE.split(text):
         if not line.startswith(EVENT):
             continue
         data = line.removeprefix(EVENT).strip()

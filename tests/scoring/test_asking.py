@@ -378,6 +378,17 @@ def test_objects_of_other_forms_are_read_or_are_no_answer(content, text):
     assert (None if answer is None else answer.text) == text
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_ends_of_lines_inside_an_answer_do_not_cut_a_stream(end):
+    """U+2028, U+2029, U+0085 and others need no escape in JSON."""
+    text = "Ann\u2028Lee\u2029 of\u0085 Bonn\x7f"
+    piece = json.dumps({"choices": [{"text": text}]}, ensure_ascii=False)
+    content = f"data: {piece}{end}{end}data: [DONE]{end}{end}"
+    answer = read_answer(content.encode())
+    assert answer is not None
+    assert answer.text == text
+
+
 def test_two_processes_do_not_ask_for_the_same(tmp_path: Path):
     """The second one waits for the first, and reads what it wrote."""
     first = AnswerStore(tmp_path / "answers")
