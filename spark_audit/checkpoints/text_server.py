@@ -48,6 +48,9 @@ OTHER_NAME_OF_LIMIT = "max_completion_tokens"
 """The same for models that reason: a server names it in its answer 400."""
 MASK_OF_KEY = "***"
 """Stands for the key wherever a server sends it back."""
+MIN_CHARACTERS_OF_KEY = 8
+"""Characters from which on a key is secret. Local servers take any word for a key, such
+as ``EMPTY`` or ``1``, and to mask that would spoil answers."""
 
 
 class AskingStopped(Exception):
@@ -98,7 +101,9 @@ class _Reply:
 def without_key(text: str) -> str:
     """Return a text without the key, which a server may send back."""
     key = api_key()
-    return text.replace(key, MASK_OF_KEY) if key else text
+    if len(key) < MIN_CHARACTERS_OF_KEY:
+        return text
+    return text.replace(key, MASK_OF_KEY)
 
 
 class TextServer:

@@ -250,6 +250,18 @@ def test_a_key_that_is_sent_back_is_neither_stored_nor_shown(tmp_path):
         assert KEY.encode() not in path.read_bytes()
 
 
+def test_a_word_in_place_of_a_key_spoils_no_answer(tmp_path, monkeypatch):
+    """Local servers take any word: EMPTY, none, 1."""
+    monkeypatch.setenv("SPARK_AUDIT_API_KEY", "1")
+    store = AnswerStore(tmp_path / "answers")
+    requests = requests_of(store, 1)
+    with text_serving(lambda body: "call 555-0111") as serving:
+        ask_until_done(serving, requests, store)
+    (answer,) = (store[key] for key in requests)
+    assert answer.text == "call 555-0111"
+    assert serving.keys == ["Bearer 1"]
+
+
 def test_requests_are_limited_with_those_that_are_sent_again(tmp_path):
     store = AnswerStore(tmp_path / "answers")
     requests = requests_of(store, 9)
