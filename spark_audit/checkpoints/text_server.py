@@ -202,7 +202,7 @@ class TextServer:
 
                 if pause is None:
                     break
-                self._wait(pause if reply.wait is None else reply.wait, reply)
+                self._wait(pause, reply)
             raise _no_answer(reply)
 
     def _takes_other_limit(self, reply: _Reply) -> bool:
@@ -217,16 +217,27 @@ class TextServer:
         return True
 
     def _wait(self, seconds: float, reply: _Reply) -> None:
-        """Wait before a further try; a time that the server asks for is for all."""
+        """Wait before a further try of one request.
+
+        A time that the server asks for holds back all threads. This one waits for its
+        own pause, too: a server that asks for no time at all would else see all tries
+        at once.
+
+        Parameters
+        ----------
+        seconds
+            The pause before this try.
+        """
         if reply.wait is not None:
-            if seconds > MAX_WAIT_SECONDS:
+            if reply.wait > MAX_WAIT_SECONDS:
                 raise IncompleteError(
-                    f"asks to wait for {seconds:.0f} seconds",
+                    f"asks to wait for {reply.wait:.0f} seconds",
                     fix="the same command resumes later",
                 )
             with self._lock:
-                self._not_before = max(self._not_before, time.monotonic() + seconds)
-        elif self._stopped.wait(seconds):
+                not_before = time.monotonic() + reply.wait
+                self._not_before = max(self._not_before, not_before)
+        if self._stopped.wait(seconds):
             raise AskingStopped
 
     def _send(self, request: TextRequest) -> _Reply:
