@@ -24,7 +24,7 @@ import httpx2
 from spark_audit import errors
 from spark_audit.checkpoints.server import KEY, api_key
 from spark_audit.checkpoints.text_answers import FILTERED, TextAnswer, read_answer
-from spark_audit.errors import EndpointError, IncompleteError
+from spark_audit.errors import EndpointError, IncompleteError, InputError
 
 TEXT_CONNECT_SECONDS = 30.0
 """Seconds for a connection."""
@@ -51,6 +51,15 @@ MASK_OF_KEY = "***"
 MIN_CHARACTERS_OF_KEY = 8
 """Characters from which on a key is secret. Local servers take any word for a key, such
 as ``EMPTY`` or ``1``, and to mask that would spoil answers."""
+MAX_PORT = 65535
+WITHOUT_CONNECTION = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.ProxyError,
+)
+"""Errors of requests that never reached a server."""
+TRIES_TO_REACH = 3
+"""Tries of a request to a server that nothing has ever connected to."""
 
 
 class AskingStopped(Exception):
@@ -135,6 +144,7 @@ class TextServer:
         max_requests: int | None = None,
         parallel: int = 1,
     ) -> None:
+        _check_address(url)
         self.url = url.rstrip("/")
         self.model = model
         self.n_requests = 0
@@ -145,6 +155,8 @@ class TextServer:
         # Monotonic time before which no thread sends a request.
         self._not_before = 0.0
         self._limit_name = LIMIT
+        # Whether anything has ever connected.
+        self._is_reached = False
 
         headers = {"Accept-Encoding": "identity"}
         if key := api_key():
@@ -158,7 +170,7 @@ class TextServer:
             )
         # A proxy of the environment may be no address, and may hold a password.
         except (ValueError, httpx2.InvalidURL):
-            raise EndpointError(
+            raise InputError(
                 "the address of a proxy is not valid",
                 where="HTTP_PROXY, HTTPS_PROXY or ALL_PROXY",
                 fix="correct or unset the variable",
@@ -186,7 +198,8 @@ class TextServer:
         """
         with errors.at(self.url):
             # No pause follows the last try.
-            for pause in (*PAUSES_BETWEEN_TRIES, None):
+            pauses = (*PAUSES_BETWEEN_TRIES, None)
+            for n_tries, pause in enumerate(pauses, start=1):
                 reply = self._send(request)
                 if 200 <= reply.status < 300:
                     answer = read_answer(reply.content)
@@ -200,10 +213,12 @@ class TextServer:
                 elif reply.status not in (0, *MAY_ANSWER_LATER) or _is_final(reply):
                     raise _refusal(reply, request.path)
 
-                if pause is None:
+                # A wrong address is told soon.
+                is_away = not self._is_reached and n_tries == TRIES_TO_REACH
+                if pause is None or is_away:
                     break
                 self._wait(pause, reply)
-            raise _no_answer(reply)
+            raise _no_answer(reply, n_tries)
 
     def _takes_other_limit(self, reply: _Reply) -> bool:
         """Return whether a request may succeed with the other name of the limit.
@@ -259,6 +274,7 @@ class TextServer:
             with self._client.stream(
                 "POST", self.url + request.path, json=body
             ) as response:
+                self._is_reached = True
                 for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > TEXT_ANSWER_BYTES:
@@ -272,6 +288,8 @@ class TextServer:
                 )
         # Its own message may hold an address with a password.
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+            if not isinstance(error, WITHOUT_CONNECTION):
+                self._is_reached = True
             return _Reply(0, reason=_reason_of(error))
 
     def _count_request(self) -> None:
@@ -286,6 +304,27 @@ class TextServer:
                     fix="the same command resumes with as many again",
                 )
             self.n_requests += 1
+
+
+def _check_address(url: str) -> None:
+    """Refuse what is no address of a server, before anything is sent.
+
+    Raises
+    ------
+    InputError
+        If it has no host, or its port is no port.
+    """
+    try:
+        address = httpx2.URL(url)
+        is_address = bool(address.host) and (address.port or 0) <= MAX_PORT
+    except (httpx2.InvalidURL, ValueError):
+        is_address = False
+    if not is_address:
+        raise InputError(
+            "is not the address of a server",
+            where=url,
+            fix="write http://HOST:PORT/v1 or https://HOST/v1",
+        )
 
 
 def _without_key_in(answer: TextAnswer) -> TextAnswer:
@@ -371,7 +410,7 @@ def _refusal(reply: _Reply, path: str) -> EndpointError:
     return EndpointError(problem, fix=f"{remedy}; what was answered is kept")
 
 
-def _no_answer(reply: _Reply) -> IncompleteError:
+def _no_answer(reply: _Reply, n_tries: int) -> IncompleteError:
     """Return the error about a request whose tries all failed."""
     if reply.reason:
         problem = f"gives no answer ({reply.reason})"
@@ -381,7 +420,7 @@ def _no_answer(reply: _Reply) -> IncompleteError:
         reason = http.client.responses.get(reply.status, "")
         problem = f"answers {reply.status} {reason}".rstrip()
     return IncompleteError(
-        f"{problem}, {len(PAUSES_BETWEEN_TRIES) + 1} times",
+        f"{problem}, {n_tries} times",
         fix="check the address; what was answered is kept, and the same command "
         "resumes",
     )

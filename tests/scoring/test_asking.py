@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import stat
 import threading
 import time
@@ -18,7 +19,12 @@ from text_serving import KEY, MODEL, text_serving
 from spark_audit.checkpoints import text_server
 from spark_audit.checkpoints.text_answers import read_answer
 from spark_audit.checkpoints.text_server import TextRequest, TextServer
-from spark_audit.errors import EndpointError, IncompleteError, SparkError
+from spark_audit.errors import (
+    EndpointError,
+    IncompleteError,
+    InputError,
+    SparkError,
+)
 from spark_audit.scoring.answer_store import AnswerStore
 from spark_audit.scoring.asking import ask_all
 
@@ -261,6 +267,25 @@ def test_a_word_in_place_of_a_key_spoils_no_answer(tmp_path, monkeypatch):
     (answer,) = (store[key] for key in requests)
     assert answer.text == "call 555-0111"
     assert serving.keys == ["Bearer 1"]
+
+
+def test_a_server_that_nothing_reaches_is_given_up_soon():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        server = TextServer(f"http://127.0.0.1:{closed.getsockname()[1]}/v1", MODEL)
+        with pytest.raises(IncompleteError):
+            server.ask(TextRequest("/completions", {"prompt": "x", "max_tokens": 1}))
+        server.close()
+    assert server.n_requests == text_server.TRIES_TO_REACH
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http:///v1", "https://", "http://host:port/v1", "http://127.0.0.1:99999/v1"],
+)
+def test_what_is_no_address_is_refused_before_a_request(url):
+    with pytest.raises(InputError):
+        TextServer(url, MODEL)
 
 
 def test_a_server_that_asks_for_no_time_gets_some(tmp_path, monkeypatch):
