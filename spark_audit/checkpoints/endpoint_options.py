@@ -4,7 +4,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
@@ -13,8 +13,10 @@ from spark_audit import options
 from spark_audit.arguments import CheckedFields
 from spark_audit.errors import InputError, one_of
 
-ENDPOINTS = ("completions", "chat", "chat-prefix")
-"""Kinds of endpoints; :mod:`spark_audit.manifest.text_prompts` says what is sent."""
+Endpoint: TypeAlias = Literal["completions", "chat", "chat-prefix"]
+"""Kind of an endpoint; :mod:`spark_audit.manifest.text_prompts` says what is sent."""
+
+ENDPOINTS = get_args(Endpoint)
 
 
 @options.fields_in(options.ENDPOINT)
@@ -49,7 +51,7 @@ class Asking(CheckedFields):
     5
     """
 
-    endpoint: Annotated[str | None, Parameter(choices=ENDPOINTS)] = None
+    endpoint: Annotated[Endpoint | None, Parameter(choices=ENDPOINTS)] = None
     samples: NonNegativeInt = 0
     temperature: float = 1.0
     stream: bool = False

@@ -175,5 +175,6 @@ def _last_of(pieces: list[dict[str, Any]], name: str) -> object:
 
 def _count(value: object) -> int | None:
     """Return a number of tokens; ``None`` if it is none."""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and value >= 0 else None  # type: ignore[operator,return-value]
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if value >= 0 else None

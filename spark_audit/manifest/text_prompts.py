@@ -29,8 +29,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
+from spark_audit.checkpoints.endpoint_options import Endpoint
 from spark_audit.data.occurrences import finder, folded
 from spark_audit.manifest.asked_prompts import (
     ASSOCIATIONS,
@@ -41,8 +42,6 @@ from spark_audit.manifest.asked_prompts import (
 )
 from spark_audit.manifest.example_schema import ManifestExample, ManifestSpan
 from spark_audit.manifest.schema import Manifest
-
-Endpoint = Literal["completions", "chat", "chat-prefix"]
 
 FULL_PROMPT = "full"
 """The true context: what stands before the identifier in its row."""

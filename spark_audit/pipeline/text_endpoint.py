@@ -24,7 +24,7 @@ from spark_audit.audits.extract.text_units import (
     asked_units,
     evidence_of_answers,
 )
-from spark_audit.checkpoints.endpoint_options import Asking
+from spark_audit.checkpoints.endpoint_options import Asking, Endpoint
 from spark_audit.checkpoints.server import KEY
 from spark_audit.checkpoints.specs import Spec, is_server, parse_specs
 from spark_audit.checkpoints.text_answers import TextAnswer
@@ -33,7 +33,7 @@ from spark_audit.errors import InputError, shown
 from spark_audit.files import alone
 from spark_audit.manifest.file import original, read_manifest
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.text_prompts import Endpoint, usual_endpoint
+from spark_audit.manifest.text_prompts import usual_endpoint
 from spark_audit.messages import say
 from spark_audit.pipeline.conclude import manifest_facts, score_files, write_evidence
 from spark_audit.pipeline.folders import MANIFESTS, check_folder, report_folder
@@ -206,7 +206,6 @@ class _EndpointJob:
         view, _ = make_plans(
             manifest, [audit], preset=request.preset, limit=request.limit
         )
-        given: Endpoint | None = request.asking.endpoint  # type: ignore[assignment]
         return cls(
             request=alone_request,
             url=spec.paths[0],
@@ -215,7 +214,7 @@ class _EndpointJob:
             with_identifiers="identifiers" in audits,
             manifest=manifest,
             view=view,
-            endpoint=given or usual_endpoint(view),
+            endpoint=request.asking.endpoint or usual_endpoint(view),
             folder=folder,
         )
 

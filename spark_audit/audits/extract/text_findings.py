@@ -77,8 +77,9 @@ def is_of_text_alone(evidence: Evidence) -> bool:
 def _count_in(evidence: Evidence, name: str) -> int:
     """Return a count among the facts; 0 if there is none, as in foreign files."""
     count = evidence.facts.get(name)
-    is_count = isinstance(count, int) and not isinstance(count, bool)
-    return max(int(count), 0) if is_count else 0  # type: ignore[arg-type]
+    if not isinstance(count, int) or isinstance(count, bool):
+        return 0
+    return max(count, 0)
 
 
 def conclude_from_text(

@@ -24,13 +24,13 @@ from spark_audit.audits.extract.prompts import (
     spans_of,
 )
 from spark_audit.audits.supervision import trained_identifiers
+from spark_audit.checkpoints.endpoint_options import Endpoint
 from spark_audit.checkpoints.text_answers import TextAnswer
 from spark_audit.manifest.asked_prompts import CuedIdentifier, asked_identifiers
 from spark_audit.manifest.example_schema import ManifestExample, ManifestSpan
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.text_prompts import (
     PROMPTS_OF_TEXT,
-    Endpoint,
     TextPrompt,
     other_prompt,
     true_prompt,
