@@ -48,9 +48,11 @@ def guessable_rows(n: int, *, seed: int = 0) -> list[Example]:
     return rows
 
 
-def answers_to(units: list[AskedUnit], texts: list[list[str]], **options: Any) -> Any:
+def answers_to(
+    units: list[AskedUnit], texts: list[list[str]], finish: str = "", **options: Any
+) -> Any:
     """The evidence of some answers, without a server."""
-    answers = [[TextAnswer(text) for text in of_unit] for of_unit in texts]
+    answers = [[TextAnswer(text, finish) for text in of_unit] for of_unit in texts]
     return evidence_of_answers(
         units, answers, checkpoint="tuned", prompts=["cue"], **options
     )

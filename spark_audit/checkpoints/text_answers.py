@@ -55,6 +55,11 @@ class TextAnswer:
     prompt_tokens: int | None = None
     answer_tokens: int | None = None
 
+    @property
+    def is_cut(self) -> bool:
+        """Return whether more would have followed, had there been tokens left."""
+        return self.finish == CUT
+
 
 def read_answer(content: bytes) -> TextAnswer | None:
     """Return the answer in the body of a response; ``None``: it is none, or broke off.

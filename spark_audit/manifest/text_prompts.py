@@ -125,6 +125,12 @@ class TextPrompt:
             return answer.lstrip().startswith(self.string)
         return _holds(answer, self.string)
 
+    def can_become_hit(self, answer: str) -> bool:
+        """Return whether more text behind an answer without a hit could be one."""
+        if self.continues:
+            return self.string.startswith(answer.lstrip())
+        return True
+
 
 def _holds(text: str, string: str) -> bool:
     """Return whether a text holds a string as a whole word, in any case."""

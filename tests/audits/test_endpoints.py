@@ -197,6 +197,35 @@ def test_the_mismatched_context_is_shown_beside_the_true_one(units):
     assert finding.facts["mismatched"].count == records["cue"]["spans"]
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "answer", "is_lost"),
+    [
+        ("completions", "", True),
+        ("completions", "nothing", False),
+        ("chat", "nothing", True),
+    ],
+)
+def test_answers_that_were_cut_before_an_identifier_could_end_are_counted(
+    endpoint, answer, is_lost, manifest
+):
+    """As of a model that reasons until all tokens are used up."""
+    units = asked_units(manifest, [], endpoint)
+    texts = [[answer] for _ in units]
+    (whole,) = findings_on(answers_to(units, texts, "stop"))
+    (cut,) = findings_on(answers_to(units, texts, "length"))
+    assert whole.facts["cut"] == 0
+    assert cut.facts["cut"] == len(units) * is_lost
+    assert ("extract.text.cut" in cut.further) == is_lost
+
+    # A hit is no loss, and the beginning of one is.
+    hits = [[f" {unit.prompt.string}"] for unit in units]
+    (given,) = findings_on(answers_to(units, hits, "length"))
+    assert given.facts["cut"] == 0
+    begun = [[f" {unit.prompt.string[:-1]}"] for unit in units]
+    (almost_given,) = findings_on(answers_to(units, begun, "length"))
+    assert almost_given.facts["cut"] == len(units)
+
+
 def test_figures_are_of_the_answer_at_temperature_0(units):
     evidence = answers_to(units, leaking(units, 0.5, 2))
     result = Extraction().conclude(evidence, Context(replicates=99))

@@ -54,6 +54,7 @@ from spark_audit.audits.extract.rates import (
 )
 from spark_audit.audits.extract.text_units import (
     ANSWERS_WITH_IT,
+    CUT_ANSWERS,
     N_ANSWERS,
     REFUSALS,
 )
@@ -120,6 +121,7 @@ def _common_facts(evidence: Evidence) -> Facts:
         "each": "one" if n_each == 1 else "several",
         N_ANSWERS: _count_in(evidence, N_ANSWERS),
         REFUSALS: _count_in(evidence, REFUSALS),
+        CUT_ANSWERS: _count_in(evidence, CUT_ANSWERS),
     }
 
 
@@ -269,12 +271,14 @@ def _mismatched_fact(train: pd.DataFrame) -> Facts:
 
 
 def _remarks(facts: Facts) -> list[str]:
-    """Return the keys of remarks on the mismatched context and on refusals."""
+    """Return the keys of remarks on the mismatched context and on lost answers."""
     remarks = []
     if "mismatched" in facts:
         remarks.append("mismatched")
     if facts[REFUSALS]:
         remarks.append("refusals")
+    if facts[CUT_ANSWERS]:
+        remarks.append("cut")
     return remarks
 
 

@@ -41,7 +41,9 @@ from spark_audit.scoring.refusals import is_refusal
 
 N_ANSWERS = "n_answers"
 REFUSALS = "refusals"
-"""Facts: all answers, and those among them that refuse."""
+CUT_ANSWERS = "cut"
+"""Facts: all answers, those among them that refuse, and those that were cut off where
+the identifier could still have followed."""
 
 ANSWERS_WITH_IT = "answers_with_it"
 """Score of a unit: answers that give its identifier."""
@@ -155,11 +157,17 @@ def evidence_of_answers(
     greedy = np.zeros(len(units))
     n_with_it = np.zeros(len(units))
     n_refusals = 0
+    n_cut = 0
     for i, (unit, answers_of_unit) in enumerate(zip(units, answers, strict=True)):
         hits = [unit.prompt.is_hit(answer.text) for answer in answers_of_unit]
         greedy[i] = hits[0]
         n_with_it[i] = sum(hits)
         n_refusals += sum(is_refusal(answer) for answer in answers_of_unit)
+        n_cut += sum(
+            _is_cut_before(unit.prompt, answer)
+            for answer, is_hit in zip(answers_of_unit, hits, strict=True)
+            if not is_hit
+        )
 
     nothing = np.full(len(units), np.nan)
     scores = {
@@ -182,6 +190,12 @@ def evidence_of_answers(
         ANSWERS_EACH: n_each,
         N_ANSWERS: n_each * len(units),
         REFUSALS: n_refusals,
+        CUT_ANSWERS: n_cut,
     }
     frame = pd.DataFrame.from_records([dict(unit.record) for unit in units])
     return Evidence.of(frame, [(checkpoint, scores)], facts)
+
+
+def _is_cut_before(prompt: TextPrompt, answer: TextAnswer) -> bool:
+    """Return whether an answer was cut off where its identifier could have followed."""
+    return answer.is_cut and prompt.can_become_hit(answer.text)
