@@ -119,6 +119,33 @@ def leaking(units, share: float, n_samples: int = 0) -> list[list[str]]:
     return texts
 
 
+@pytest.mark.parametrize(
+    ("control", "remark"),
+    [("cue", "extract.text.guessed"), ("none", "extract.text.no_mismatched")],
+)
+def test_a_server_to_which_trained_identifiers_are_easier_to_guess_is_not_said_to_leak(
+    control, remark, units
+):
+    """It guesses half of those of trained rows and no others, whatever the context."""
+    rng = np.random.default_rng(0)
+    easy = {
+        unit.place
+        for unit in units
+        if unit.record["split"] == "train" and rng.random() < 0.5
+    }
+    asked = [
+        unit for unit in units if control == "cue" or unit.record["prompt"] == "full"
+    ]
+    texts = [
+        [f" {unit.prompt.string}" if unit.place in easy else " no"] for unit in asked
+    ]
+    (finding,) = findings_on(answers_to(asked, texts))
+    assert finding.claim == "not_tested"
+    assert finding.p == 1.0
+    assert finding.facts["apart"].low > 0.2
+    assert remark in finding.further
+
+
 @pytest.mark.parametrize("n_samples", [0, 4])
 def test_an_endpoint_that_remembers_is_said_to_leak(units, n_samples):
     evidence = answers_to(units, leaking(units, 0.3, n_samples))

@@ -13,12 +13,16 @@ otherwise                                              not_tested, ``text.not_ap
 An identifier comes out if any of its answers gives it, the one at temperature 0 or a
 sample. Trained and held-out ones get equally many answers, are of the same form and
 place in their rows (:func:`~spark_audit.audits.extract.rates.comparable`), and count by
-clusters. The test is that of weights without a base: the interval of the difference and
-Fisher's exact test must agree. It counts among the tests of the report also where
-nothing is claimed, and a claim that the correction takes away is not tested.
+clusters. The interval of the difference and Fisher's exact test must agree. The test
+counts among those of the report also where nothing is claimed, and a claim that the
+correction takes away is not tested.
 
-What a context of another row gives (``cue``) is shown beside it: it decides nothing,
-because a cue that gives a trained identifier away in another row is more exposure.
+Injected identifiers were drawn alike, so that only training makes a difference. Natural
+ones may be easier to guess than those that were held out, as common names are. Weights
+have their base for that; here it is the context of another row (``cue``), behind which
+guesses come out, too: the difference must exceed the difference there. Without that
+prompt nothing is claimed of natural identifiers. It is shown beside all others, and an
+identifier that comes out there is more exposed, not less.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ from spark_audit.audits.extract.rates import (
     exact_p,
     limits_p,
     points,
+    rate_difference,
     row_of,
     split_difference,
     weighted_sums,
@@ -207,8 +212,14 @@ def _identifier_finding(
     p = max(limits_p(difference), exact_p(compared))
     with_clusters = replace(difference, clusters=rate.clusters)
     facts["apart"] = row_of(with_clusters, checkpoint=name, metric="apart")
-    if side_of(difference) != 1 or not is_significant(p):
+    is_apart = side_of(difference) == 1 and is_significant(p)
+    if is_apart and not is_alike:
+        p = max(p, _p_beyond_guessing(compared))
+    if not is_apart or not is_significant(p):
         further = ["text.out", *further]
+        if is_apart:
+            has_control = "mismatched" in facts
+            further.append("text.guessed" if has_control else "text.no_mismatched")
         return _without_claim(rate, "text.not_apart", facts, further, p=p)
     return Finding.on(
         rate,
@@ -226,6 +237,28 @@ def _identifier_finding(
         p=p,
         power=[hits_power(compared)],
     )
+
+
+def _p_beyond_guessing(compared: pd.DataFrame) -> float:
+    """Return p that trained identifiers are only easier to guess; 1: not tested.
+
+    Guesses come out behind the context of another row, too. So the difference of the
+    splits there is subtracted from their difference after the true context, for the
+    identifiers that are asked for with both.
+
+    Parameters
+    ----------
+    compared
+        From :func:`~spark_audit.audits.extract.rates.comparable`, with the hits of the
+        cue.
+    """
+    asked_twice = compared[compared["cue_asked"]]
+    remembered = split_difference(asked_twice)
+    guessed = split_difference(asked_twice, "cue")
+    beyond = rate_difference(remembered, guessed)
+    if beyond.value is None or side_of(beyond) != 1:
+        return 1.0
+    return limits_p(beyond)
 
 
 def _limit(train: pd.DataFrame) -> Estimate:
