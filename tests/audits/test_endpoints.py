@@ -1,5 +1,7 @@
 """Endpoints that give only text: what is claimed of their answers, and what is not."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from endpoint_rows import KINDS, answers_to, drawn, guessable_rows
@@ -12,11 +14,13 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.text_answers import TextAnswer
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import seal
+from spark_audit.manifest.file import read_manifest
 from spark_audit.report.memory_tests import is_memory_test
 from spark_audit.report.tried import attack_outcome
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.refusals import is_refusal
 
+ROOT = Path(__file__).parents[2]
 SERVERS = 200
 ROWS = 150
 
@@ -251,6 +255,35 @@ def test_answers_that_were_cut_before_an_identifier_could_end_are_counted(
     begun = [[f" {unit.prompt.string[:-1]}"] for unit in units]
     (almost_given,) = findings_on(answers_to(units, begun, "length"))
     assert almost_given.facts["cut"] == len(units)
+
+
+def test_the_limit_on_canaries_counts_canaries_not_their_parts():
+    """The parts of one canary are no independent trials."""
+    manifest = read_manifest(ROOT / "manifests" / "demo.json")
+    units = asked_units(manifest, [], "completions", identifiers=False)
+    trained = [unit.record for unit in units if unit.record["dose"] > 0]
+    canaries = {record["canary_id"] for record in trained}
+    assert len(trained) > len(canaries)
+
+    (finding,) = findings_on(answers_to(units, [[" nothing"] for _ in units]))
+    assert finding.claim == "not_tested"
+    assert finding.facts["parts"] == len(trained)
+    limit = 1 - 0.025 ** (1 / len(canaries))
+    assert finding.facts["limit"].value == pytest.approx(limit, rel=1e-6)
+
+    # All parts of trained canaries come out, and none of the others.
+    texts = [
+        [f" {unit.prompt.string}" if unit.record["dose"] > 0 else " no"]
+        for unit in units
+    ]
+    (claimed,) = (
+        Extraction().conclude(answers_to(units, texts), Context(replicates=99)).findings
+    )
+    assert claimed.claim == "verbatim"
+    # Every claim has a sentence for when the correction takes it away.
+    lost = claimed.model_copy(update={"claim": "not_tested"})
+    assert lost.withdrawn
+    assert lost.sentence
 
 
 def test_figures_are_of_the_answer_at_temperature_0(units):

@@ -108,7 +108,7 @@ def conclude_from_text(
     facts = _common_facts(evidence)
     concluded = [
         *_identifier_findings(pii, rows, facts),
-        *_canary_findings(canaries, facts),
+        *_canary_findings(canaries, facts, are_alone=pii.empty),
     ]
     records = _prompt_records(pii, evidence, context)
     return AuditResult(
@@ -264,7 +264,8 @@ def _p_beyond_guessing(compared: pd.DataFrame) -> float:
 def _limit(train: pd.DataFrame) -> Estimate:
     """Return the share of trained identifiers that could still come out.
 
-    It is the upper end of the 95% interval over clusters. Where clusters are too few
+    It is the upper end of the 95% interval over clusters, as the parts of one canary or
+    the identifiers of one source are no independent trials. Where clusters are too few
     for one, each counts as one trial, which is a hit if any of its identifiers is.
     """
     hits, trials = weighted_sums(train.assign(weight=1.0), "greedy_sure", "train")
@@ -315,37 +316,43 @@ def _remarks(facts: Facts) -> list[str]:
     return remarks
 
 
-def _canary_findings(canaries: pd.DataFrame, facts: Facts) -> Iterator[Finding]:
-    """Yield the finding on canaries; one that claims nothing is not tested."""
+def _canary_findings(
+    canaries: pd.DataFrame, facts: Facts, *, are_alone: bool
+) -> Iterator[Finding]:
+    """Yield the finding on canaries; one that claims nothing is not tested.
+
+    Parameters
+    ----------
+    canaries
+        Their parts; ``greedy_sure`` is whether any answer gives the part.
+    are_alone
+        Whether no identifier was asked for, whose finding would tell of lost answers.
+    """
+    is_trained = (canaries["dose"] > 0) & canaries["first"].astype(bool)
+    trained = canaries[is_trained].assign(trials=1)
+    remarks = [f"extract.text.{key}" for key in _remarks(facts)] if are_alone else []
     for finding in canary_findings(canaries):
-        all_facts = {**finding.facts, **facts}
+        # A claim that the correction takes away states the limit, too.
+        of_checkpoint = trained[trained["checkpoint"] == finding.checkpoint]
+        limit = row_of(
+            _limit(of_checkpoint), checkpoint=finding.checkpoint, metric="limit"
+        )
+        all_facts = {**finding.facts, **facts, "limit": limit}
         if finding.says == CANARIES_BACK:
-            # If the correction takes the claim away, its sentence states a limit.
-            all_facts["highest"] = _highest_rate(all_facts)
             yield finding.model_copy(
                 update={"facts": all_facts, "says": "extract.text.canaries_back"}
             )
             continue
-        all_facts["highest"] = _highest_rate(all_facts)
         yield finding.model_copy(
             update={
                 "claim": "not_tested",
                 "alone": "not_tested",
                 "says": "extract.text.canaries",
-                "further": ["extract.text.positive_only"],
+                "further": [*remarks, "extract.text.positive_only"],
                 "facts": all_facts,
                 "bounds": [],
             }
         )
-
-
-def _highest_rate(facts: Facts) -> float:
-    """Return the exact upper limit of the share of parts of canaries that come out."""
-    back = facts["back"]
-    parts = facts["parts"]
-    assert isinstance(back, int)
-    assert isinstance(parts, int)
-    return float(clopper_pearson(back, parts)[1])
 
 
 def _prompt_records(
