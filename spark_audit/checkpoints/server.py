@@ -86,6 +86,24 @@ def api_key() -> str:
     )
 
 
+def check_bare_address(address: str) -> None:
+    """Refuse an address with a password, a query or a fragment.
+
+    A password would appear in logs, and a query would be lost.
+
+    Raises
+    ------
+    InputError
+        Without the address.
+    """
+    if any(mark in address for mark in "@?#"):
+        raise errors.InputError(
+            "an address with a password, a query or a fragment is not taken",
+            where="--ckpt",
+            fix=f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}",
+        )
+
+
 @dataclass(frozen=True)
 class _Answer:
     """An answer of the server, or the reason why there is none.
@@ -348,13 +366,8 @@ def _check_flags(addresses: Sequence[str], loading: Loading, *, relearn: bool) -
             "is for --ckpt http://HOST:PORT/v1",
             where="--agree" if loading.model is None else "--model",
         )
-    # A password would appear in logs, and a query would be lost.
-    if any(mark in address for address in addresses for mark in "@?#"):
-        raise errors.InputError(
-            "an address with a password, a query or a fragment is not taken",
-            where="--ckpt",
-            fix=f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}",
-        )
+    for address in addresses:
+        check_bare_address(address)
     if len(addresses) > 1:
         raise errors.InputError(
             "one served checkpoint at most",

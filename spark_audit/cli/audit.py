@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
@@ -257,9 +257,14 @@ def _audit(
 ) -> _Shown | None:
     """Estimate or run a request, and print the result; return a report's own text."""
     if dry_run and request.asks_endpoint:
-        from spark_audit.pipeline.text_endpoint import dry_run_lines
+        from spark_audit.pipeline.asking_cost import cost_lines
+        from spark_audit.pipeline.text_endpoint import cost_of
 
-        tell("\n".join(dry_run_lines(request)))
+        cost = cost_of(request)
+        if json:
+            tell_json(asdict(cost))
+        else:
+            tell("\n".join(cost_lines(cost)))
         return None
     if dry_run:
         from spark_audit.pipeline.estimate import estimate, estimate_lines

@@ -1,6 +1,7 @@
 """Runs over an endpoint that gives only text: asked once, after a yes, as told."""
 
 import itertools
+import json
 import os
 import re
 import stat
@@ -187,6 +188,38 @@ def test_what_does_not_go_with_an_endpoint_is_refused(options, words_for, capsys
         assert not serving.asked
     error = capsys.readouterr().err
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("SPARK_AUDIT_API_KEY", "sk-a\nb"), ("HTTP_PROXY", "http://user:secret@:x")],
+)
+def test_a_key_or_a_proxy_that_cannot_be_used_is_refused_before_the_question(
+    variable, value, words_for, monkeypatch, capsys
+):
+    monkeypatch.setenv(variable, value)
+    with text_serving(nothing) as serving:
+        assert run(words_for(serving)) == 2
+        assert run(words_for(serving, "--dry-run")) == 2
+    shown = capsys.readouterr()
+    assert "requests to" not in shown.out + shown.err
+    assert value not in shown.err
+    assert "secret" not in shown.err
+
+
+def test_what_is_asked_and_what_it_costs_is_told_as_json(words_for, capsys):
+    with text_serving(nothing) as serving:
+        options = ["--dry-run", "--json", "--price-per-1k", "2", "--max-requests", "12"]
+        assert run(words_for(serving, *options)) == 0
+        cost = json.loads(capsys.readouterr().out)
+        assert not serving.asked
+        assert run(words_for(serving, "--yes", "--max-requests", "12")) == 0
+        assert len(serving.asked) == cost["requests"]
+    written = sum(body["max_tokens"] for _, body in serving.asked)
+    assert cost["tokens_written"] == written
+    tokens = cost["tokens_read"] + cost["tokens_written"]
+    assert cost["price"] == pytest.approx(tokens * 2 / 1000)
+    assert cost["answered"] == 0
 
 
 def test_audits_that_need_more_than_text_are_refused(words_for, capsys):

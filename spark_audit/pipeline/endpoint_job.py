@@ -1,0 +1,277 @@
+"""A job for an endpoint that gives only text: a checked request, and what it asks.
+
+:meth:`EndpointJob.of` checks a request, and :meth:`EndpointJob.planned` returns the
+requests for its answers. Nothing is written or sent here. ``text_endpoint.py`` sends
+them, and ``asking_cost.py`` says beforehand how many there are. An option that does not
+go with an endpoint is a line of :func:`_check_options`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from spark_audit.audits import Audit, Extraction, about, audit_names
+from spark_audit.audits.extract.text_units import AskedUnit, asked_units
+from spark_audit.checkpoints.endpoint_options import Asking, Endpoint
+from spark_audit.checkpoints.server import check_bare_address
+from spark_audit.checkpoints.specs import Spec, is_server, parse_specs
+from spark_audit.checkpoints.text_server import LIMIT, TextRequest
+from spark_audit.errors import InputError
+from spark_audit.manifest.file import original, read_manifest
+from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.text_prompts import usual_endpoint
+from spark_audit.pipeline.folders import MANIFESTS, report_folder
+from spark_audit.pipeline.job import given_manifest
+from spark_audit.pipeline.lineup import make_plans
+from spark_audit.pipeline.request import Request
+from spark_audit.report.folder import check_formats
+from spark_audit.scoring.answer_store import AnswerStore
+
+@dataclass(frozen=True)
+class PlannedAsking:
+    """Everything that an endpoint is to be asked.
+
+    Attributes
+    ----------
+    units
+        Identifiers and prompts.
+    keys
+        Keys of the answers to each unit, the one at temperature 0 first.
+    requests
+        Key -> its request.
+    """
+
+    units: Sequence[AskedUnit]
+    keys: Sequence[Sequence[str]]
+    requests: Mapping[str, TextRequest]
+
+    def left(self, store: AnswerStore) -> dict[str, TextRequest]:
+        """Return the requests whose answers a store lacks."""
+        return {
+            key: request for key, request in self.requests.items() if key not in store
+        }
+
+
+@dataclass(frozen=True)
+class EndpointJob:
+    """A checked request for an endpoint.
+
+    Attributes
+    ----------
+    url, name
+        Its address, and its name in reports.
+    audit
+        The audit of identifiers, with its options.
+    with_identifiers
+        Whether identifiers are asked for, beside canaries.
+    manifest, view
+        The whole manifest, and its part under ``--limit``.
+    """
+
+    request: Request
+    url: str
+    name: str
+    audit: Audit
+    with_identifiers: bool
+    manifest: Manifest
+    view: Manifest
+    endpoint: Endpoint
+    folder: Path
+
+    @classmethod
+    def of(cls, request: Request) -> EndpointJob:
+        """Check a request, and read its manifest. Nothing is written or sent."""
+        check_formats(request.formats)
+        spec = _checked_spec(request)
+        audits = {audit.asks_for: audit for audit in request.audits if audit.asks_for}
+        if not audits:
+            names = [name for name in audit_names() if about(name).asks_for]
+            raise InputError(
+                "gives only text, from which this audit can conclude nothing",
+                where=spec.paths[0],
+                fix=f"take one of: {', '.join(names)}; or give --agree PATH, the same "
+                "checkpoint here",
+            )
+        # Of canaries text shows only whether they come out, as of identifiers.
+        audit = audits.get("identifiers", Extraction())
+
+        manifest = original(
+            given_manifest(request) if request.has_manifest else _only_manifest()
+        )
+        # Answers are about the rows of the audit, so no other audit is in the folder.
+        alone_request = replace(request, audits=(audit,))
+        folder = report_folder(manifest, [spec.name], [spec], alone_request)
+        view, _ = make_plans(
+            manifest, [audit], preset=request.preset, limit=request.limit
+        )
+        return cls(
+            request=alone_request,
+            url=spec.paths[0],
+            name=spec.name,
+            audit=audit,
+            with_identifiers="identifiers" in audits,
+            manifest=manifest,
+            view=view,
+            endpoint=request.asking.endpoint or usual_endpoint(view),
+            folder=folder,
+        )
+
+    @property
+    def model(self) -> str:
+        """Return the model's name on the server."""
+        return str(self.request.loading.model)
+
+    @property
+    def prompts(self) -> list[str]:
+        """Return the prompts beside the true context, as the user names them."""
+        names = str(getattr(self.audit, "prompts", ""))
+        return [name.strip() for name in names.split(",")]
+
+    def planned(self, store: AnswerStore) -> PlannedAsking:
+        """Return everything that is to be asked, within ``--max-requests``.
+
+        Raises
+        ------
+        InputError
+            If there is nothing to ask for.
+        """
+        units = asked_units(
+            self.view,
+            self.prompts,
+            self.endpoint,
+            identifiers=self.with_identifiers,
+        )
+        units = _within_limit(units, self.request.asking)
+        if not units:
+            raise InputError(
+                "nothing can be asked for: no identifier or canary has text before it",
+                where=f"manifest {self.manifest.name!r}",
+                fix="give more --max-requests, or another --manifest",
+            )
+
+        keys = []
+        requests = {}
+        for unit in units:
+            keys_of_unit = []
+            for text_request in _requests_for(unit, self.request.asking):
+                facts = [self.url, self.model, asdict(text_request)]
+                key = store.key_of(facts)
+                requests[key] = text_request
+                keys_of_unit.append(key)
+            keys.append(keys_of_unit)
+        return PlannedAsking(units, keys, requests)
+
+
+def _checked_spec(request: Request) -> Spec:
+    """Return the only checkpoint of a request; refuse what does not go with it.
+
+    Raises
+    ------
+    InputError
+        Names the option, and what to do.
+    """
+    specs = parse_specs(request.checkpoints)
+    address = next(path for spec in specs for path in spec.paths if is_server(path))
+    check_bare_address(address)
+    if request.loading.model is None:
+        raise InputError(
+            "is read as a server's address, whose model is not named",
+            where=address,
+            fix="write a model on the hub as hf:ORG/NAME; a server's address ends in "
+            "/v1, and needs --model NAME",
+        )
+    is_alone = len(specs) == 1 and len(specs[0].paths) == 1 and not request.opened
+    if not is_alone:
+        raise InputError(
+            "an endpoint that gives only text is audited by itself",
+            where="--ckpt",
+            fix="audit one at a time, and compare the reports; or give --agree PATH",
+        )
+    _check_options(request)
+    return specs[0]
+
+
+def _check_options(request: Request) -> None:
+    """Refuse options that mean nothing for an endpoint that gives only text.
+
+    Raises
+    ------
+    InputError
+        Names the first of them.
+    """
+    is_given = {
+        "--base": request.base is not None,
+        "--baseline": request.baseline is not None,
+        "--relearn": bool(request.relearn),
+        "--quantize": bool(request.loading.quantize),
+        "--data": bool(request.data),
+        "--shard": request.shard[1] > 1,
+        "--engine": request.engine != "local",
+        "--scores": request.scores is not None,
+    }
+    for option, given in is_given.items():
+        if given:
+            raise InputError(
+                "does not go with an endpoint that gives only text",
+                where=option,
+                fix="leave it out",
+            )
+
+
+def _only_manifest() -> Manifest:
+    """Return the only manifest in ``manifests/``.
+
+    Raises
+    ------
+    InputError
+        If there is none, or there are several.
+    """
+    paths = sorted([*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")])
+    if len(paths) == 1:
+        return read_manifest(paths[0])
+    listed = ", ".join(str(path) for path in paths)
+    raise InputError(
+        f"{len(paths)} manifests are in {MANIFESTS}/"
+        + (f": {listed}" if listed else ""),
+        where="--manifest",
+        fix="give one: an endpoint does not tell which one fits",
+    )
+
+
+def _within_limit(units: Sequence[AskedUnit], asking: Asking) -> list[AskedUnit]:
+    """Return the units that ``--max-requests`` leaves room for, chosen by hash.
+
+    All prompts of an identifier are asked, or none. A larger limit only adds some.
+    """
+    if asking.max_requests is None:
+        return list(units)
+
+    units_by_place: dict[str, list[AskedUnit]] = {}
+    for unit in units:
+        units_by_place.setdefault(unit.place, []).append(unit)
+    by_hash = sorted(
+        units_by_place, key=lambda place: hashlib.sha256(place.encode()).digest()
+    )
+    n_left = asking.max_requests
+    chosen = set()
+    for place in by_hash:
+        n_requests = len(units_by_place[place]) * asking.answers_each
+        if n_requests > n_left:
+            break
+        n_left -= n_requests
+        chosen.add(place)
+    return [unit for unit in units if unit.place in chosen]
+
+
+def _requests_for(unit: AskedUnit, asking: Asking) -> list[TextRequest]:
+    """Return the requests for the answers to a unit, the greedy one first."""
+    body = {**unit.prompt.content, LIMIT: unit.prompt.max_tokens}
+    requests = [TextRequest(unit.prompt.path, {**body, "temperature": 0})]
+    for number in range(asking.samples):
+        # Without a seed, a server that caches would repeat the first sample.
+        sampled = {**body, "temperature": asking.temperature, "seed": number + 1}
+        requests.append(TextRequest(unit.prompt.path, sampled))
+    return requests
