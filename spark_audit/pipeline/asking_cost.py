@@ -29,8 +29,9 @@ class AskingCost:
         Its address, the model's name there, and the kind of endpoint.
     requests, answered
         Requests that are left, and those whose answers are stored.
-    identifiers
-        Identifiers and parts of canaries that are asked for.
+    identifiers, left_out
+        Identifiers and parts of canaries that are asked for, and those that
+        ``--max-requests`` leaves out.
     answers_each
         Answers to each prompt.
     tokens_read, tokens_written
@@ -45,6 +46,7 @@ class AskingCost:
     requests: int
     answered: int
     identifiers: int
+    left_out: int
     answers_each: int
     tokens_read: int
     tokens_written: int
@@ -83,6 +85,7 @@ def asking_cost(
         requests=len(left),
         answered=len(planned.requests) - len(left),
         identifiers=len({unit.place for unit in planned.units}),
+        left_out=planned.n_left_out,
         answers_each=asking.answers_each,
         tokens_read=n_read,
         tokens_written=n_written,
@@ -101,13 +104,18 @@ def cost_lines(cost: AskingCost) -> list[str]:
     if cost.answers_each > 1:
         each = f"{cost.answers_each} answers"
 
+    identifiers = f"{cost.identifiers:,} identifiers"
+    if cost.left_out:
+        n_all = cost.identifiers + cost.left_out
+        identifiers = f"{cost.identifiers:,} of {n_all:,} identifiers"
+
     price = "their price is not known (--price-per-1k)"
     if cost.price is not None:
         price = f"at most about {cost.price:,.2f} at {cost.price_per_1k:g} per 1,000"
     return [
         f"{cost.requests:,} requests to {shown(cost.model)} at {cost.url} "
         f"({cost.endpoint}){answered}",
-        f"they ask for {cost.identifiers:,} identifiers, with {each} to each prompt",
+        f"they ask for {identifiers}, with {each} to each prompt",
         f"about {cost.tokens_read:,} tokens are read and at most "
         f"{cost.tokens_written:,} written; {price}",
     ]

@@ -42,11 +42,14 @@ class PlannedAsking:
         Keys of the answers to each unit, the one at temperature 0 first.
     requests
         Key -> its request.
+    n_left_out
+        Identifiers that ``--max-requests`` leaves out.
     """
 
     units: Sequence[AskedUnit]
     keys: Sequence[Sequence[str]]
     requests: Mapping[str, TextRequest]
+    n_left_out: int = 0
 
     def left(self, store: AnswerStore) -> dict[str, TextRequest]:
         """Return the requests whose answers a store lacks."""
@@ -138,18 +141,24 @@ class EndpointJob:
         InputError
             If there is nothing to ask for.
         """
-        units = asked_units(
+        all_units = asked_units(
             self.view,
             self.prompts,
             self.endpoint,
             identifiers=self.with_identifiers,
         )
-        units = _within_limit(units, self.request.asking)
+        units = _within_limit(all_units, self.request.asking)
+        if all_units and not units:
+            raise InputError(
+                "leaves room for no identifier with all of its prompts",
+                where="--max-requests",
+                fix="give more",
+            )
         if not units:
             raise InputError(
                 "nothing can be asked for: no identifier or canary has text before it",
                 where=f"manifest {self.manifest.name!r}",
-                fix="give more --max-requests, or another --manifest",
+                fix="give another --manifest",
             )
 
         keys = []
@@ -162,7 +171,10 @@ class EndpointJob:
                 requests[key] = text_request
                 keys_of_unit.append(key)
             keys.append(keys_of_unit)
-        return PlannedAsking(units, keys, requests)
+
+        n_places = len({unit.place for unit in all_units})
+        n_asked = len({unit.place for unit in units})
+        return PlannedAsking(units, keys, requests, n_left_out=n_places - n_asked)
 
 
 def _checked_spec(request: Request) -> Spec:

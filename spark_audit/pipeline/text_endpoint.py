@@ -260,6 +260,14 @@ def _notes(
         each += f", and {asking.samples} samples at temperature {asking.temperature:g}"
     notes = [f"answers of an endpoint that gives only text ({job.endpoint}): {each}"]
 
+    if planned.n_left_out:
+        n_asked = len({unit.place for unit in planned.units})
+        n_all = n_asked + planned.n_left_out
+        notes.append(
+            f"--max-requests {asking.max_requests} left room for {n_asked:,} of "
+            f"{n_all:,} identifiers"
+        )
+
     n_answers = sum(len(answers_of_unit) for answers_of_unit in answers)
     n_refusals = sum(
         is_refusal(answer) for answers_of_unit in answers for answer in answers_of_unit

@@ -161,6 +161,8 @@ def test_fewer_requests_ask_for_fewer_identifiers_and_always_the_same(
         assert 8 < n_sent <= 12
         assert run(words_for(serving, "--yes", "--max-requests", "12")) == 0
         assert len(serving.asked) == n_sent
+        (facts,) = read_report(tmp_path / "out").checkpoints
+        assert any("--max-requests 12" in note for note in facts.notes)
         assert run(words_for(serving, "--yes", "--max-requests", "16")) == 0
         assert n_sent < len(serving.asked) <= 16
 
@@ -178,6 +180,7 @@ def test_fewer_requests_ask_for_fewer_identifiers_and_always_the_same(
         ["--temperature", "0"],
         ["--parallel", "0"],
         ["--max-requests", "0"],
+        ["--max-requests", "1"],
         ["--price-per-1k", "-1"],
         ["--endpoint", "speech"],
     ],
@@ -219,6 +222,7 @@ def test_what_is_asked_and_what_it_costs_is_told_as_json(words_for, capsys):
     assert cost["tokens_written"] == written
     tokens = cost["tokens_read"] + cost["tokens_written"]
     assert cost["price"] == pytest.approx(tokens * 2 / 1000)
+    assert cost["left_out"] > 0
     assert cost["answered"] == 0
 
 
