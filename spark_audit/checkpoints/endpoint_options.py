@@ -3,7 +3,7 @@
 # Annotations are evaluated here, not later: command lines read them.
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal, TypeAlias, get_args
 
 from cyclopts import Parameter
@@ -81,6 +81,16 @@ class Asking(CheckedFields):
     def answers_each(self) -> int:
         """Return the number of answers to each prompt."""
         return 1 + self.samples
+
+    @property
+    def given_options(self) -> list[str]:
+        """Return the options that say how to ask, as flags; ``--yes`` says nothing."""
+        flags = []
+        for field in fields(self):
+            is_usual = getattr(self, field.name) == field.default
+            if field.name != "yes" and not is_usual:
+                flags.append("--" + field.name.replace("_", "-"))
+        return flags
 
 
 DEFAULT_ASKING = Asking()

@@ -9,26 +9,43 @@ go with an endpoint is a line of :func:`_check_options`.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from spark_audit.audits import Audit, Extraction, about, audit_names
+from spark_audit.audits.extract.audit import DEFAULT_PROMPTS
+from spark_audit.audits.extract.prompts import listed
 from spark_audit.audits.extract.text_units import AskedUnit, asked_units
 from spark_audit.checkpoints.endpoint_options import Asking, Endpoint
 from spark_audit.checkpoints.server import check_bare_address
-from spark_audit.checkpoints.specs import Spec, is_server, parse_specs
+from spark_audit.checkpoints.specs import Loading, Spec, is_server, parse_specs
 from spark_audit.checkpoints.text_server import LIMIT, TextRequest
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import original, read_manifest
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.text_prompts import usual_endpoint
+from spark_audit.manifest.text_prompts import (
+    FULL_PROMPT,
+    PROMPTS_OF_TEXT,
+    usual_endpoint,
+)
 from spark_audit.pipeline.folders import MANIFESTS, report_folder
 from spark_audit.pipeline.job import given_manifest
 from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import check_formats
 from spark_audit.scoring.answer_store import AnswerStore
+
+VARIABLES = {
+    "--base": "SPARK_AUDIT_BASE",
+    "--scores": "SPARK_AUDIT_SCORES",
+    "--batch-size": "SPARK_AUDIT_BATCH_SIZE",
+    "--device": "SPARK_AUDIT_DEVICE",
+    "--dtype": "SPARK_AUDIT_DTYPE",
+}
+"""Options that mean nothing for an endpoint -> the variable that may set them."""
+
 
 @dataclass(frozen=True)
 class PlannedAsking:
@@ -100,6 +117,8 @@ class EndpointJob:
             )
         # Of canaries text shows only whether they come out, as of identifiers.
         audit = audits.get("identifiers", Extraction())
+        if isinstance(audit, Extraction):
+            _check_audit(audit)
 
         manifest = original(
             given_manifest(request) if request.has_manifest else _only_manifest()
@@ -209,27 +228,69 @@ def _checked_spec(request: Request) -> Spec:
 def _check_options(request: Request) -> None:
     """Refuse options that mean nothing for an endpoint that gives only text.
 
+    Variables of the environment are meant for all commands, and hold for others.
+
     Raises
     ------
     InputError
         Names the first of them.
     """
-    is_given = {
-        "--base": request.base is not None,
-        "--baseline": request.baseline is not None,
-        "--relearn": bool(request.relearn),
-        "--quantize": bool(request.loading.quantize),
-        "--data": bool(request.data),
-        "--shard": request.shard[1] > 1,
-        "--engine": request.engine != "local",
-        "--scores": request.scores is not None,
+    loading = request.loading
+    usual = Loading()
+    values = {
+        "--base": (request.base, Request.base),
+        "--baseline": (request.baseline, Request.baseline),
+        "--data": (request.data, Request.data),
+        "--relearn": (request.relearn, Request.relearn),
+        "--relearn-steps": (request.relearn_steps, Request.relearn_steps),
+        "--relearn-lr": (request.relearn_lr, Request.relearn_lr),
+        "--scores": (request.scores, Request.scores),
+        "--shard": (request.shard, Request.shard),
+        "--engine": (request.engine, Request.engine),
+        "--batch-size": (request.batch_size, Request.batch_size),
+        "--jobs": (request.jobs, Request.jobs),
+        "--device": (loading.device, usual.device),
+        "--dtype": (loading.dtype, usual.dtype),
+        "--device-map": (loading.device_map, usual.device_map),
+        "--tokenizer": (loading.tokenizer, usual.tokenizer),
+        "--lora-alpha": (loading.lora_alpha, usual.lora_alpha),
+        "--revision": (loading.revision, usual.revision),
+        "--trust-remote-code": (loading.trust_remote_code, usual.trust_remote_code),
+        "--quantize": (loading.quantize, usual.quantize),
     }
-    for option, given in is_given.items():
-        if given:
+    for option, (value, usual_value) in values.items():
+        variable = VARIABLES.get(option)
+        is_of_variable = variable is not None and str(value) == os.environ.get(variable)
+        if value != usual_value and not is_of_variable:
             raise InputError(
                 "does not go with an endpoint that gives only text",
                 where=option,
                 fix="leave it out",
+            )
+
+
+def _check_audit(audit: Extraction) -> None:
+    """Refuse options of the audit that need the probabilities of tokens.
+
+    Raises
+    ------
+    InputError
+        Names the first of them.
+    """
+    if audit.top_p:
+        raise InputError(
+            "needs the probabilities of tokens, which text does not tell",
+            where="--top-p",
+            fix="leave it out, and ask for --samples",
+        )
+    if audit.prompts == DEFAULT_PROMPTS:
+        return
+    for prompt in listed(audit.prompts):
+        if prompt not in PROMPTS_OF_TEXT:
+            raise InputError(
+                f"{prompt} is counted in tokens, which an endpoint does not show",
+                where="--prompts",
+                fix=f"take some of: {', '.join(PROMPTS_OF_TEXT)}; or {FULL_PROMPT}",
             )
 
 

@@ -315,6 +315,17 @@ class Request(CheckedFields):
         for option, wrong in is_wrong.items():
             if wrong:
                 raise InputError(_REFUSED[option], where=option)
+        self._check_asking()
+
+    def _check_asking(self) -> None:
+        """Refuse options of endpoints where none is audited."""
+        given_options = self.asking.given_options
+        if given_options and not self.asks_endpoint:
+            raise InputError(
+                "is for an endpoint that gives only text",
+                where=given_options[0],
+                fix="leave it out, or give --ckpt NAME=https://HOST/v1 without --agree",
+            )
 
     @property
     def has_manifest(self) -> bool:

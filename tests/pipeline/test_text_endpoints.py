@@ -18,12 +18,15 @@ from text_serving import KEY, MODEL, TextServing, text_serving
 from spark_audit.audits import Extraction
 from spark_audit.audits.base import Context
 from spark_audit.checkpoints import text_server
+from spark_audit.checkpoints.endpoint_options import Asking
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.cli.main import run
 from spark_audit.data.examples import Example, Span
+from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.manifest.sequences import score
+from spark_audit.pipeline.request import Request
 from spark_audit.report.audit_report import read_report
 from spark_audit.results.evidence import Evidence
 
@@ -183,6 +186,18 @@ def test_fewer_requests_ask_for_fewer_identifiers_and_always_the_same(
         ["--max-requests", "1"],
         ["--price-per-1k", "-1"],
         ["--endpoint", "speech"],
+        ["--device", "cuda"],
+        ["--dtype", "bfloat16"],
+        ["--device-map", "auto"],
+        ["--tokenizer", "models/base"],
+        ["--lora-alpha", "16"],
+        ["--revision", "main"],
+        ["--trust-remote-code"],
+        ["--batch-size", "4"],
+        ["--jobs", "2"],
+        ["--relearn-steps", "9"],
+        ["--top-p"],
+        ["--prompts", "cue,last32"],
     ],
 )
 def test_what_does_not_go_with_an_endpoint_is_refused(options, words_for, capsys):
@@ -191,6 +206,31 @@ def test_what_does_not_go_with_an_endpoint_is_refused(options, words_for, capsys
         assert not serving.asked
     error = capsys.readouterr().err
     assert "Traceback" not in error
+
+
+def test_variables_that_are_meant_for_other_commands_are_none_of_an_endpoint(
+    words_for, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("SPARK_AUDIT_DEVICE", "cpu")
+    monkeypatch.setenv("SPARK_AUDIT_DTYPE", "bfloat16")
+    monkeypatch.setenv("SPARK_AUDIT_BATCH_SIZE", "8")
+    monkeypatch.setenv("SPARK_AUDIT_BASE", str(tmp_path))
+    monkeypatch.setenv("SPARK_AUDIT_SCORES", str(tmp_path / "scores"))
+    with text_serving(nothing) as serving:
+        assert run(words_for(serving, "--dry-run")) == 0
+
+
+def test_options_of_endpoints_are_refused_where_there_is_none():
+    request = {"audits": "extract", "checkpoints": "runs/mine"}
+    Request(**request, asking=Asking(yes=True))
+    for asking in (Asking(samples=2), Asking(max_requests=3), Asking(stream=True)):
+        with pytest.raises(InputError):
+            Request(**request, asking=asking)
+        Request(
+            audits="extract",
+            checkpoints="http://host/v1",
+            asking=asking,
+        )
 
 
 @pytest.mark.parametrize(
