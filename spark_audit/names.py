@@ -1,9 +1,9 @@
 """Names of checkpoints: a method, its seed or stage, and its derived checkpoints.
 
 ``NAME[K]`` is the K-th seed (replicate) of a method, ``NAME@K`` the K-th stage of a
-series, ``NAME+int8`` and ``NAME+int4`` the checkpoint with rounded weights, and
-``NAME+relearn`` the checkpoint after a short training on other rows. Only this module
-parses and writes names. A name of any other form is a method.
+series, ``NAME+int8``, ``NAME+int4`` and ``NAME+nf4`` the checkpoint with rounded
+weights, and ``NAME+relearn`` the checkpoint after a short training on other rows. Only
+this module parses and writes names. A name of any other form is a method.
 
 A further kind of derived checkpoint is a name in :data:`ROUNDINGS`, or a constant
 beside :data:`RELEARN` that the pattern below includes.
@@ -29,8 +29,11 @@ TRAINED = "trained"
 NEVER = "never-trained"
 """Variants of a metric of identifiers: those in trained rows, and held-out ones."""
 
-ROUNDINGS = ("int8", "int4")
+ROUNDINGS = ("int8", "int4", "nf4")
 """Kinds of rounded weights."""
+
+NF4 = "nf4"
+"""The rounding of the base alone, under an adapter that is not merged."""
 
 RELEARN = "relearn"
 """Marks a checkpoint after a short training on rows without audited identifiers."""

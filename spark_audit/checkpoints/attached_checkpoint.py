@@ -18,11 +18,12 @@ from spark_audit.checkpoints import derived
 from spark_audit.checkpoints.adapters import AdapterHost, AttachedAdapter
 from spark_audit.checkpoints.checkpoint import ModuleFacts
 from spark_audit.checkpoints.grown_vocabulary import Growth, notes_on_growth
+from spark_audit.checkpoints.nf4 import WEIGHTS_PER_BLOCK, nf4_weights
 from spark_audit.checkpoints.remarks import remarks
 from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
 from spark_audit.checkpoints.tokenizer import TokenizerRead
 from spark_audit.checkpoints.unused_tensors import notes_on
-from spark_audit.names import RELEARN
+from spark_audit.names import NF4, RELEARN
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,15 @@ class Derivation:
     make
         Makes the weights. It is called when the checkpoint is first scored, because
         stored scores need no weights.
+    keeps_adapter
+        Whether the adapter stays on these weights; otherwise it is merged into them.
     """
 
     field: str
     value: str
     note: str
     make: Callable[[], derived.ReplacedWeights]
+    keeps_adapter: bool = False
 
 
 def derivation_of(
@@ -143,17 +147,21 @@ def derivation_of(
     Parameters
     ----------
     derived_kind
-        ``relearn``, or a kind of rounding (``int8``, ``int4``).
+        ``relearn``, or a kind of rounding (``int8``, ``int4``, ``nf4``).
     relearning
         The short training for ``relearn``.
 
     Raises
     ------
     CheckpointError
-        If its adapter cannot be merged first.
+        If its adapter cannot be merged first where that is needed, or if it is
+        quantised already.
     """
     host = attached.host
     adapter_name = attached.adapter_name
+    if derived_kind == NF4:
+        return _derivation_by_nf4(attached)
+
     peft_config = None if adapter_name is None else host.config_of(adapter_name)
     derived.check_mergeable(host.model, peft_config)
 
@@ -176,4 +184,27 @@ def derivation_of(
         value=derived_kind,
         note=f"linear layers rounded to {derived_kind} by torchao",
         make=partial(derived.rounded_weights, host.model, adapter_name, derived_kind),
+    )
+
+
+def _derivation_by_nf4(attached: AttachedCheckpoint) -> Derivation:
+    """Return how a base is rounded under its adapter; full weights are rounded alone.
+
+    Raises
+    ------
+    CheckpointError
+        If it is quantised already.
+    """
+    model = attached.host.model
+    derived.check_not_quantised(model)
+
+    note = f"linear layers rounded to NF4 in blocks of {WEIGHTS_PER_BLOCK}"
+    if attached.adapter is not None:
+        note = f"{note}, the base's alone: the adapter is not merged and not rounded"
+    return Derivation(
+        field="rounded",
+        value=NF4,
+        note=note,
+        make=partial(nf4_weights, model),
+        keeps_adapter=attached.adapter is not None,
     )

@@ -3,7 +3,8 @@
 **Rounded** to few bits: Zhang et al., "Catastrophic Failure of LLM Unlearning via
 Quantization" (ICLR 2025), found that unlearned content returns after 4-bit
 quantisation. Only the values of rounded weights matter: torchao rounds the weights, and
-the computation keeps the checkpoint's own precision.
+the computation keeps the checkpoint's own precision. NF4 is a rounding of the base
+under an adapter that stays as it is: see :mod:`spark_audit.checkpoints.nf4`.
 
 **Trained** on other rows: correction and unlearning may only suppress knowledge. Then a
 few steps on rows without this knowledge restore it (Lynch et al., "Eight Methods to
@@ -30,7 +31,7 @@ from spark_audit.checkpoints.architecture import parts_beside_text
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.encoding import token_ids
 from spark_audit.errors import CheckpointError, InputError, one_of
-from spark_audit.names import ROUNDINGS
+from spark_audit.names import NF4, ROUNDINGS
 from spark_audit.provenance import seed_for, sha256_json
 
 if TYPE_CHECKING:
@@ -282,8 +283,10 @@ def _loss(model: PreTrainedModel, rows: list[torch.Tensor]) -> torch.Tensor:
 
 
 def check_rounding(kind: str) -> None:
-    """Refuse an unknown kind of rounding, or any kind without torchao."""
+    """Refuse an unknown kind of rounding, or one by torchao without torchao."""
     one_of(kind, "--quantize", ROUNDINGS)
+    if kind == NF4:
+        return
     try:
         with quiet():  # remarks about kernels that are not used stay away
             import torchao.quantization  # noqa: F401
@@ -298,7 +301,7 @@ def check_rounding(kind: str) -> None:
 def rounded_weights(
     model: PreTrainedModel, adapter: str | None, kind: str
 ) -> ReplacedWeights:
-    """Return every linear layer's weight with its rounded replacement.
+    """Return every linear layer's weight with its replacement by ``int8`` or ``int4``.
 
     Output head and embeddings stay unchanged, as is usual. A LoRA adapter is merged
     first, because a quantised model is shipped merged.
@@ -371,6 +374,19 @@ def replaced_weights(weights: ReplacedWeights) -> Iterator[None]:
             parameter.data = value
 
 
+def check_not_quantised(model: PreTrainedModel) -> None:
+    """Refuse a quantised model, which has no plain weights to round or to train.
+
+    Raises
+    ------
+    CheckpointError
+        This also works on the meta device.
+    """
+    if getattr(model.config, "quantization_config", None) is not None:
+        remedy = "leave --quantize and --relearn out"
+        raise CheckpointError("is quantised already", fix=remedy)
+
+
 def check_mergeable(model: PreTrainedModel, config: PeftConfig | None) -> None:
     """Refuse a quantised model, or an adapter that cannot be merged (``None``: none).
 
@@ -379,9 +395,7 @@ def check_mergeable(model: PreTrainedModel, config: PeftConfig | None) -> None:
     CheckpointError
         Names the obstacle; this also works on the meta device.
     """
-    if getattr(model.config, "quantization_config", None) is not None:
-        remedy = "leave --quantize and --relearn out"
-        raise CheckpointError("is quantised already", fix=remedy)
+    check_not_quantised(model)
     if config is None:
         return
 

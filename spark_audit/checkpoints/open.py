@@ -94,7 +94,7 @@ def open_checkpoint(
     device, dtype, device_map, lora_alpha, revision, trust_remote_code, model, agree
         How it is opened; see :class:`~spark_audit.checkpoints.specs.Loading`.
     quantize
-        ``int8`` or ``int4``: open it with its weights rounded.
+        ``int8``, ``int4`` or ``nf4``: open it with its weights rounded.
 
     Raises
     ------

@@ -70,9 +70,9 @@ class OpenCheckpoints:
       loaded, and its checkpoints cannot be activated any more.
 
     Replicates of one spec are named ``name[1]``, ``name[2]`` ... With ``quantize``
-    (``int8``, ``int4``) each checkpoint but the base is followed by a derived one with
-    rounded weights, ``name+int8``. With ``relearning`` each, the base too, is followed
-    by itself after that training, ``name+relearn``.
+    (``int8``, ``int4``, ``nf4``) each checkpoint but the base is followed by a derived
+    one with rounded weights, ``name+int8``. With ``relearning`` each, the base too, is
+    followed by itself after that training, ``name+relearn``.
 
     Attributes
     ----------
@@ -328,8 +328,8 @@ class OpenCheckpoints:
     def derived_kinds(self, checkpoint: StoredCheckpoint) -> list[str]:
         """Return the ways in which a checkpoint is opened, one after the other.
 
-        ``""`` stands for the checkpoint as it is, ``int8`` and ``int4`` for rounded
-        weights, ``relearn`` for the short training.
+        ``""`` stands for the checkpoint as it is, ``int8``, ``int4`` and ``nf4`` for
+        rounded weights, ``relearn`` for the short training.
         """
         kinds = [""]
         if not self._is_base(checkpoint):
@@ -362,22 +362,24 @@ class OpenCheckpoints:
         notes = attached.notes()
 
         # Scoring switches the module to this checkpoint by calling it.
-        activate = partial(
-            host.using, attached.adapter_name, noise=attached.noise, weights=None
-        )
+        name_of_adapter_on = attached.adapter_name
+        weights = None
         if derived_kind:
             derivation = derivation_of(attached, derived_kind, self._relearning)
             computed[derivation.field] = derivation.value
             notes.append(derivation.note)
-            # The adapter is merged into these weights, so it is not switched on again.
             weights = cache(derivation.make)
-            activate = partial(host.using, None, noise=attached.noise, weights=weights)
+            # An adapter that is merged into these weights is not switched on again.
+            if not derivation.keeps_adapter:
+                name_of_adapter_on = None
+        activate = partial(
+            host.using, name_of_adapter_on, noise=attached.noise, weights=weights
+        )
 
         adapter_config = None if adapter is None else adapter.config
         hashes = checkpoint.hashes(adapter_config, **computed)
         # Full weights do not say from which base they were trained.
         has_unknown_base = checkpoint.has_full_weights and not self._is_base(checkpoint)
-        has_adapter_on = adapter is not None and not derived_kind
         # Rounded weights, or those trained on afterwards, are not the run's own.
         training = None if derived_kind else training_of(checkpoint.folder)
         on_base = self._base_on_host
@@ -390,7 +392,7 @@ class OpenCheckpoints:
             format=checkpoint.format,
             base=None if checkpoint.has_full_weights else full_weights.source,
             base_sha256=None if has_unknown_base else full_weights.sha256,
-            model=host.peft if has_adapter_on else host.model,
+            model=host.model if name_of_adapter_on is None else host.peft,
             tokenizer=attached.tokenizer_read.tokenizer,
             architecture=facts.architecture,
             usable=facts.usable if growth is None else growth.shared_with_base,

@@ -95,7 +95,7 @@ class Loading:
     lora_alpha: options.LoraAlpha = None
     revision: Annotated[str | None, Parameter(group=options.ADVANCED)] = None
     trust_remote_code: Annotated[bool, Parameter(group=options.ADVANCED)] = False
-    quantize: Annotated[tuple[str, ...], Parameter(metavar="int8|int4")] = ()
+    quantize: Annotated[tuple[str, ...], Parameter(metavar="int8|int4|nf4")] = ()
     model: str | None = None
     agree: Annotated[str | None, Parameter(metavar="PATH")] = None
     base: Annotated[str | None, options.NO_OPTION] = None

@@ -267,8 +267,8 @@ def audit(
         How checkpoints are opened; see
         :class:`~spark_audit.checkpoints.specs.Loading`.
     quantize
-        Audit each checkpoint but the base with weights rounded to ``int8`` or
-        ``int4``, too.
+        Audit each checkpoint but the base with weights rounded to ``int8``,
+        ``int4`` or ``nf4``, too.
     model, agree
         Name of the model on a server, and the local copy of the served checkpoint.
     asking

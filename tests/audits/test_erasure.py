@@ -249,6 +249,17 @@ def test_what_relearning_brings_back_was_suppressed(scene):
     assert verdicts(result) == {"after": "SUPPRESSED", "other": "ERASED"}
 
 
+def test_what_rounding_the_base_under_an_adapter_brings_back_was_suppressed(scene):
+    shapes = {
+        "after": RETRAINED,
+        "after+nf4": LEARNED,
+        "other": RETRAINED,
+        "other+nf4": RETRAINED,
+    }
+    result = scene.audited(scene.tables(**shapes))
+    assert verdicts(result) == {"after": "SUPPRESSED", "other": "ERASED"}
+
+
 @pytest.mark.parametrize(("shape", "is_told"), [(ASCENT, True), (RETRAINED, False)])
 def test_what_comes_back_is_said_to_betray_only_if_it_does(scene, shape, is_told):
     shapes = {"base+relearn": SAME, "after": shape, "after+relearn": LEARNED}
