@@ -26,6 +26,7 @@ from cyclopts import (
     CycloptsError,
     MissingArgumentError,
     RepeatArgumentError,
+    UnknownOptionError,
     UnusedCliTokensError,
 )
 
@@ -191,6 +192,11 @@ def _usage_mistake(error: CycloptsError) -> str:
         return f"{option} is given twice, and takes one value: leave one out;"
     if isinstance(error, MissingArgumentError):
         return _missing_argument(error)
+    if isinstance(error, UnknownOptionError):
+        option = (error.token.keyword or error.token.value).partition("=")[0]
+        value = _value_without_option(option, _names_of_command(error))
+        if value:
+            return f"Unknown option: {option}. {value} stands without an option;"
 
     # The library's own sentence is used, without the lists that --help shows.
     sentence = str(error).partition(" Available commands: ")[0]
@@ -206,21 +212,53 @@ def _missing_argument(error: MissingArgumentError) -> str:
     """Return what is missing; a misspelt option is reported as unknown instead.
 
     The library first reports that an option is missing. If the user typed it without a
-    value or with a wrong name, the unused tokens contain it.
+    value, or any option with a wrong name, the unused tokens contain it.
     """
     assert error.argument is not None
+    names = _names_of_command(error)
     for token in error.unused_tokens or ():
-        option = token.partition("=")[0]
+        typed_option = token.partition("=")[0]
+        option = typed_option.replace("_", "-")
 
         if option in error.argument.names:
             return f"the value of {option} is missing;"
 
-        if option.startswith("--"):
-            nearest = get_close_matches(option, error.argument.names, n=1)
+        if option.startswith("--") and option not in names:
+            nearest = get_close_matches(option, names, n=1)
             if nearest:
-                return f"Unknown option: {option}. Did you mean {nearest[0]}?"
+                return f"Unknown option: {typed_option}. Did you mean {nearest[0]}?"
+            return f"Unknown option: {typed_option};"
 
     return f"{error.argument.name} is missing;"
+
+
+def _names_of_command(error: CycloptsError) -> list[str]:
+    """Return the names of a command's options, and of its values without an option.
+
+    A value without an option has its name in capitals: ``FOLDER``.
+    """
+    assert error.app is not None
+    names: list[str] = []
+    for argument in error.app.assemble_argument_collection().filter_by(parse=True):
+        names.extend(argument.names)
+    return names
+
+
+def _value_without_option(option: str, names: Sequence[str]) -> str:
+    """Return the value that a wrong option means, if it takes no option; else nothing.
+
+    An option that is more similar counts as the one that was meant.
+    """
+    by_typed_name = {}
+    for name in names:
+        is_value = name.isupper() and not name.startswith("-")
+        by_typed_name[f"--{name.lower()}" if is_value else name] = name
+
+    nearest = get_close_matches(option, by_typed_name, n=1)
+    if not nearest:
+        return ""
+    name = by_typed_name[nearest[0]]
+    return "" if name.startswith("-") else name
 
 
 def _flush_or_drop_output() -> None:

@@ -7,13 +7,25 @@ from pathlib import Path
 import pytest
 from made_reports import made_report
 
-from spark_audit.cli.main import run
+from spark_audit.audits import audit_names
+from spark_audit.audits.known import ALL_AUDITS
+from spark_audit.cli.data_commands import DATA_COMMANDS
+from spark_audit.cli.main import REPORT_COMMANDS, run
+from spark_audit.cli.manifest_commands import MANIFEST_COMMANDS
 from spark_audit.report.folder import folder_of, write_report
 
 MISTAKES = [
     # options and commands
     ("all --chkpt runs/er", 2, "Unknown option: --chkpt. Did you mean --ckpt? see sp"),
     ("all --chkpt=runs/er", 2, "Unknown option: --chkpt. Did you mean --ckpt? see sp"),
+    ("all --replicatex 9", 2, "Unknown option: --replicatex. Did you mean --replicate"),
+    ("all --skkip nll", 2, "Unknown option: --skkip. Did you mean --skip? see spark-a"),
+    ("all --fail_if x", 2, "Unknown option: --fail_if; see spark-audit all --help"),
+    ("verify reports/one --chkpt a", 2, "Unknown option: --chkpt. Did you mean --ckpt"),
+    ("inspect --chkpt runs/er", 2, "--chkpt. CKPT stands without an option; see spark"),
+    ("inspect runs/er --ckpt=x", 2, "--ckpt. CKPT stands without an option; see spark"),
+    ("gate --folder reports/one", 2, "FOLDER stands without an option; see spark-aud"),
+    ("inspect --basee runs/er", 2, "Unknown option: --basee. Did you mean --base? see"),
     ("all --ckpt", 2, "the value of --ckpt is missing; see spark-audit all --help"),
     ("gate", 2, "FOLDER is missing; see spark-audit gate --help"),
     ("mached --ckpt runs/er", 2, '"mached". Did you mean "matched"? see spark-audit -'),
@@ -198,6 +210,37 @@ MISTAKES = [
 ]
 
 
+WRONG_PATHS = {
+    "inspect": "gone",
+    "data import": "gone --task t --split train -o x.jsonl",
+    "data annotate": "gone -o x.jsonl",
+    "data inject": "gone -o out",
+    "data supervision": "gone --base runs/er",
+    "manifest build": "--base runs/er --data gone -o x.json",
+    "manifest show": "gone",
+    "manifest verify": "gone",
+    "manifest export": "gone -o x.json",
+    "manifest rows": "gone -o x",
+    "report": "gone",
+    "persons": "gone",
+    "compare": "reports/one gone",
+    "verify": "gone",
+    "epsilon": "gone --claims 1",
+    "gate": "gone",
+}
+"""Command -> options with a path that does not exist."""
+
+WRONG_PATHS_OF_AUDITS = (
+    "--ckpt gone",
+    "--ckpt runs/er --base gone",
+    "--ckpt runs/er --manifest gone",
+    "--ckpt runs/er --data gone",
+)
+"""Options of each audit with a path that does not exist."""
+
+AUDIT_COMMANDS = (*audit_names(), ALL_AUDITS)
+
+
 @pytest.fixture(scope="module")
 def work_folder(tmp_path_factory) -> Path:
     """A folder with a run, a manifest, a report and a table."""
@@ -235,6 +278,34 @@ def test_a_mistake_is_a_line_to_act_on(
     assert err.startswith("spark-audit: error: ")
     assert err.count("\n") == 1
     assert not [*work_folder.glob("*:")]
+
+
+def test_every_command_that_reads_a_path_is_listed_with_a_wrong_one():
+    groups = {"data": DATA_COMMANDS, "manifest": MANIFEST_COMMANDS}
+    grouped = {f"{group} {name}" for group in groups for name in groups[group]}
+    assert set(WRONG_PATHS) == {"inspect", *grouped, *REPORT_COMMANDS}
+
+
+@pytest.mark.parametrize("command", [*WRONG_PATHS, *AUDIT_COMMANDS])
+def test_a_path_that_does_not_exist_has_one_code_in_all_commands(
+    command, work_folder, monkeypatch, capsys
+):
+    monkeypatch.chdir(work_folder)
+    lines = WRONG_PATHS_OF_AUDITS
+    if command in WRONG_PATHS:
+        lines = (WRONG_PATHS[command],)
+    for line in lines:
+        assert run([*command.split(), *line.split()]) == 2, line
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert "gone" in err
+    assert not (work_folder / "gone").exists()
+
+
+@pytest.mark.parametrize("command", AUDIT_COMMANDS)
+def test_a_misspelt_option_is_answered_with_the_right_one(command, capsys):
+    assert run([command, "--chkpt", "runs/er"]) == 2
+    assert "--ckpt?" in capsys.readouterr().err
 
 
 def test_a_file_of_a_report_stands_for_it_and_a_folder_inside_does_not(work_folder):
