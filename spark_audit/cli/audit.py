@@ -111,11 +111,11 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             names = " ".join(not_asked_for)
             messages.append(f"left out unless asked for: {names} (--also {names})")
         if shown is not None and not quiet:
-            from spark_audit.report.folder import what_is_not_drawn
+            from spark_audit.report.folder import what_is_not_written
 
             report = shown.outcome.report
             if report is not None:
-                messages += what_is_not_drawn(report, request.formats)
+                messages += what_is_not_written(report, request.formats)
         for message in messages:
             say(message)
         if shown is not None:

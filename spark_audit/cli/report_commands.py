@@ -81,7 +81,7 @@ def report(
 
     from spark_audit.cli.show import say_where, show_report, show_tables
     from spark_audit.report.disclosure.shared import disclosed
-    from spark_audit.report.folder import what_is_not_drawn, write_report
+    from spark_audit.report.folder import what_is_not_written, write_report
 
     # Conflicting options are refused before anything is read.
     _check_options(
@@ -117,7 +117,7 @@ def report(
         previous=loaded_report,
         exact=exact,
     )
-    for line in what_is_not_drawn(loaded_report, formats, shared=shared):
+    for line in what_is_not_written(loaded_report, formats, shared=shared):
         say(line)
     if open_page:
         webbrowser.open((folder / "report.html").resolve().as_uri())

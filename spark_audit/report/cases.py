@@ -59,7 +59,7 @@ def cases_of(report: Report, folder: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    if not _has_evidence(report, Matched.name):
+    if not has_cases(report):
         return pd.DataFrame(columns=[*CASE_COLUMNS]).astype(CASE_COLUMNS)
 
     # One line for each checkpoint and identifier, then for each checkpoint and row.
@@ -82,6 +82,11 @@ def cases_of(report: Report, folder: Path) -> pd.DataFrame:
 
     cases = cases.merge(_answers(report, folder), how="left", on=["checkpoint", "row"])
     return _most_different_first(cases)[[*CASE_COLUMNS]].astype(CASE_COLUMNS)
+
+
+def has_cases(report: Report) -> bool:
+    """Return whether a report states the evidence that cases are made of."""
+    return _has_evidence(report, Matched.name)
 
 
 def _has_evidence(report: Report, audit: str) -> bool:

@@ -391,23 +391,29 @@ def write_report(
     return written
 
 
-def what_is_not_drawn(
+def what_is_not_written(
     report: Report, formats: Sequence[str], *, shared: Report | None = None
 ) -> list[str]:
-    """Return a line for each of the paper's figures that a report does not hold.
+    """Return a line for each file of named formats that a report has no data for.
+
+    These are the paper's figures, and the lists of named rows.
 
     Parameters
     ----------
     formats
-        The formats that were asked for. Without ``figures`` nothing is missing.
+        The formats that were asked for. Without ``figures`` and ``named`` nothing is
+        missing.
     shared
         The report's shared form, if it is known (``disclosed``).
     """
-    if "figures" not in formats:
-        return []
-    if shared is None:
-        shared = disclosed(report)
-    return figures_not_drawn(PreparedReport(shared), PreparedReport(report))
+    lines = []
+    if "figures" in formats:
+        if shared is None:
+            shared = disclosed(report)
+        lines += figures_not_drawn(PreparedReport(shared), PreparedReport(report))
+    if "named" in formats:
+        lines += table_files.lists_not_written(report)
+    return lines
 
 
 def write_files(files: Iterable[File], folder: Path) -> list[Path]:

@@ -429,6 +429,21 @@ def test_the_files_of_names_are_private_and_hold_no_figure(tmp_path):
     assert stat.S_IMODE(mode) == 0o600
 
 
+def test_the_command_says_which_lists_it_has_no_audit_for(tmp_path, capsys):
+    row = Row(audit="mia", checkpoint="leaky", metric="auc", value=0.8)
+    folder = made(tmp_path / "with", results=[row])
+    assert command_line(["report", str(folder), "--format", "named"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in lines] == ["named_cases.csv"]
+
+    other = tmp_path / "without"
+    write_report(made_report(), other, formats=["json"])
+    assert command_line(["report", str(other), "--format", "named"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in lines] == ["named_rows.csv", "named_cases.csv"]
+    assert not (other / "tables").exists()
+
+
 def test_in_python_named_rows_are_a_frame_of_all_trained_rows(folder):
     frame = sa.read_named_rows(folder)
     assert [*frame] == ["checkpoint", "row", "task", "source", "named", "why"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from spark_audit.audits import Membership
-from spark_audit.report.cases import cases_of
+from spark_audit.report.cases import cases_of, has_cases
 from spark_audit.report.cells import (
     LARGE_NUMBER,
     MAX_SHOWN_VALUE,
@@ -24,7 +24,8 @@ from spark_audit.report.frames import prepared_frame
 from spark_audit.report.named import NAMED_SHARE, evidence_of, named_rows
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers.writer import File, WriterInput
-from spark_audit.results import Row
+from spark_audit.results import Report, Row
+from spark_audit.sentences import render
 
 FORMULA_SIGNS = ("-", "=", "+", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """How a formula of a spreadsheet begins, after space; in full width too."""
@@ -135,7 +136,7 @@ def write_named(
     cases = cases_of(report, folder)
     if len(cases):
         yield File("tables/named_cases.csv", csv_text(cases), private=True)
-    if not any(row.audit == Membership.name for row in report.results):
+    if not _has_membership(report):
         return
 
     lists = named_rows(report, evidence_of(report, folder))
@@ -144,6 +145,21 @@ def write_named(
 
     groups = {named.checkpoint: named.groups for named in lists}
     yield _named_file("named_sources", groups, ["group", "rows"])
+
+
+def lists_not_written(report: Report) -> list[str]:
+    """Return a line for each list of named rows that a report has no data for."""
+    lines = []
+    if not _has_membership(report):
+        lines.append(render("named.not_written.rows"))
+    if not has_cases(report):
+        lines.append(render("named.not_written.cases"))
+    return lines
+
+
+def _has_membership(report: Report) -> bool:
+    """Return whether a report has the audit of membership, which names rows."""
+    return any(row.audit == Membership.name for row in report.results)
 
 
 def _named_file(

@@ -40,7 +40,7 @@ from spark_audit.report.figures.paper.task_orders import draw_orders, orders_row
 from spark_audit.report.figures.paper.training_time import draw_time, time_rows
 from spark_audit.report.figures.paper.widths import COLUMN_WIDTH, TEXT_WIDTH
 from spark_audit.report.figures.styling import MUTED
-from spark_audit.report.folder import what_is_not_drawn, write_report
+from spark_audit.report.folder import what_is_not_written, write_report
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.results import CheckpointFacts
 
@@ -502,14 +502,14 @@ def test_files_come_in_two_widths_and_are_the_same_every_time(tmp_path):
 
 def test_each_figure_that_is_not_drawn_is_named_with_what_it_needs():
     report = made_report(results=[figure("x", "rank|top1_rate|pii", 0.5)])
-    lines = what_is_not_drawn(report, ["figures"])
+    lines = what_is_not_written(report, ["figures"])
     assert [line.split()[0] for line in lines] == [
         name for name in PAPER_FIGURES if name != "paper-top1"
     ]
-    assert what_is_not_drawn(report, ["html"]) == []
+    assert what_is_not_written(report, ["html"]) == []
 
 
-def test_the_command_names_what_is_not_drawn(tmp_path, capsys):
+def test_the_command_names_what_is_not_written(tmp_path, capsys):
     report = made_report(results=[figure("x", "rank|top1_rate|pii", 0.5)])
     write_report(report, tmp_path, formats=["json"])
     assert command_line(["report", str(tmp_path), "--format", "figures"]) == 0
@@ -522,8 +522,8 @@ def test_the_command_names_what_is_not_drawn(tmp_path, capsys):
 def test_withheld_figures_are_named_as_such():
     few = figure("x", "rank|top1_rate|pii", 0.5, clusters=2)
     report = made_report(results=[few])
-    missing = what_is_not_drawn(made_report(), ["figures"])
-    withheld = what_is_not_drawn(report, ["figures"])
+    missing = what_is_not_written(made_report(), ["figures"])
+    withheld = what_is_not_written(report, ["figures"])
     (line,) = set(withheld) - set(missing)
     assert line.startswith("paper-top1 ")
 
