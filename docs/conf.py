@@ -142,6 +142,7 @@ docs/contributing/adding
 docs/contributing/style
 SECURITY
 CHANGELOG
+docs/citing
 reports/README
 manifests/README
 Claims on real tasks <reports/claims/real/claims>

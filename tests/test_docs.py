@@ -48,7 +48,7 @@ PAGES = {
 STUDIES = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
 BENCHMARKS = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
 COMMANDS = conf.commands()
-MOST_LINES = 150
+MOST_LINES = 120
 
 
 def code(text: str, language: str = "") -> list[str]:

@@ -106,7 +106,7 @@ def test_the_version_is_the_same_wherever_it_is_cited():
     assert sa.__version__ == project["project"]["version"]
     for name, pattern in {
         "CITATION.cff": r"^version: (.+)$",
-        "README.md": r"^  version = \{(.+)\}$",
+        "docs/citing.md": r"^  version = \{(.+)\}$",
     }.items():
         text = (root / name).read_text(encoding="utf-8")
         assert re.findall(pattern, text, flags=re.M) == [sa.__version__], name
