@@ -1,6 +1,10 @@
 """The built wheel holds all that it needs and runs from where it was installed."""
 
+import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -74,3 +78,36 @@ def test_wheel_runs_and_brings_its_data(installed, tmp_path):
     assert "matched" in out
     assert "ptpc.alpha_ul" in out
     assert out.strip().endswith(str(installed / "spark_audit" / "__init__.py"))
+
+
+def printed_commands() -> list[list[str]]:
+    """What reports/README.md shows of the kept demo, without the slow ``verify``."""
+    text = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
+    block = re.split(r"^```$", text, flags=re.M)[1]
+    calls = [shlex.split(line) for line in block.strip().splitlines()]
+    return [arguments for _, *arguments in calls if arguments[0] != "verify"]
+
+
+def test_printed_commands_run_from_the_wheel_on_the_kept_demo(installed, tmp_path):
+    shutil.copytree(ROOT / "reports" / "demo", tmp_path / "reports" / "demo")
+    shutil.copytree(
+        ROOT / "reports" / "demo-early", tmp_path / "reports" / "demo-early"
+    )
+    (tmp_path / "manifests").mkdir()
+    shutil.copy(ROOT / "manifests" / "demo.json", tmp_path / "manifests")
+
+    # One process for all of them: its imports take longer than the commands.
+    commands = printed_commands()
+    code = (
+        "import json, sys\n"
+        "from spark_audit.cli.main import run\n"
+        f"codes = [run(arguments) for arguments in {commands!r}]\n"
+        "print(json.dumps(codes))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    out = _done([sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment)
+    codes = json.loads(out.splitlines()[-1])
+    expected = [1 if arguments[0] == "gate" else 0 for arguments in commands]
+    assert codes == expected
+    assert len(commands) >= 5
+    assert (tmp_path / "reports" / "demo" / "dossier.html").is_file()
