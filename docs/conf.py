@@ -71,6 +71,7 @@ CONTENTS = """
 :hidden:
 :caption: Begin
 
+docs/installing
 docs/quickstart
 docs/concepts
 docs/reading

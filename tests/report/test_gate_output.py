@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -251,40 +249,3 @@ def test_the_hook_calls_what_there_is(folder, monkeypatch):
     (folder.parent / "reports").mkdir()
     folder.rename(name)
     assert run([command, name, "--fail-if", RULE]) == 1
-
-
-def test_the_image_has_all_that_its_commands_need():
-    text = (ROOT / "docs/ci/Dockerfile").read_text(encoding="utf-8")
-    lines = text.replace("\\\n", " ").splitlines()
-    instructions = [
-        line.partition(" ")[::2] for line in lines if line and line[0] != "#"
-    ]
-    copied = [
-        name
-        for instruction, rest in instructions
-        if instruction == "COPY"
-        for name in rest.split()[:-1]
-    ]
-    assert copied
-    assert all((ROOT / name).exists() for name in copied)
-    (pip,) = (
-        shlex.split(rest) for instruction, rest in instructions if instruction == "RUN"
-    )
-    assert pip[:2] == ["pip", "install"]
-    assert {pip[pip.index("-c") + 1], "."} <= {*copied, pip[-1]}
-    # What building a wheel reads, and each package that it must hold.
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    own_files = [project["project"]["readme"], *project["project"]["license-files"]]
-    own_files += ["pyproject.toml", *(name.removesuffix("*") for name in packages)]
-    assert set(own_files) <= set(copied)
-    (program,) = (
-        json.loads(rest)
-        for instruction, rest in instructions
-        if instruction == "ENTRYPOINT"
-    )
-    assert program[0] in project["project"]["scripts"]
-    (call,) = (
-        json.loads(rest) for instruction, rest in instructions if instruction == "CMD"
-    )
-    assert run([*program[1:], *call, "--help"]) == 0
