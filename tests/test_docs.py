@@ -247,8 +247,9 @@ def test_options_named_in_the_text_exist():
         "--verbose",
     }
     # The guide for contributors names some of pytest, of mypy and of its example,
-    # and README one of pip.
+    # and README and the page on installing some of pip and uvx.
     known |= {"--accept", "--dist", "--strict", "--quantile", "--no-compile"}
+    known |= {"--extra-index-url", "--find-links", "--from", "--no-deps", "--no-index"}
     for parser in (claims_parser(), retention_parser()):
         known |= {*re.findall(r"--[a-z0-9-]+", parser.format_help())}
     # Those of benchmarks, and of what runs them.
@@ -355,7 +356,7 @@ NO_NAMES = {
 }
 """Names of other projects, of keys, claims and files, and of how to name."""
 
-FILE_ENDINGS = {"py", "pyi", "toml", "json", "md", "txt"}
+FILE_ENDINGS = {"cff", "json", "md", "py", "pyi", "toml", "txt", "yaml"}
 
 
 def test_contributing_names_what_exists():
