@@ -35,7 +35,7 @@ nitpicky = True  # a reference to what does not exist is a warning
 root_doc = "README"
 include_patterns = ["docs/*.md", "*.md", "benchmarks/*.md", "reports/README.md"]
 include_patterns += ["manifests/README.md"]
-include_patterns += ["docs/audits/*.md", "docs/contributing/*.md"]
+include_patterns += ["docs/audits/*.md", "docs/contributing/*.md", "docs/roles/*.md"]
 include_patterns += ["reports/claims/*/claims.md", "reports/claims/*/retention.md"]
 exclude_patterns = [".*"]
 myst_enable_extensions = ["deflist"]
@@ -73,10 +73,20 @@ CONTENTS = """
 
 docs/installing
 docs/quickstart
+docs/gallery
 docs/concepts
 docs/reading
 docs/tutorial
 docs/unlearning
+```
+
+```{toctree}
+:hidden:
+:caption: By role
+
+docs/roles/researcher
+docs/roles/privacy-engineer
+docs/roles/data-protection-officer
 ```
 
 ```{toctree}

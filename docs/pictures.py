@@ -1,7 +1,7 @@
 """Draws the schematic pictures of concepts.md: ``python docs/pictures.py``.
 
-All numbers are made up. The files stand in ``docs/pictures/``; the screen of the demo's
-report there is a screenshot of ``reports/demo/report.html``.
+All numbers are made up. The files stand in ``docs/pictures/``; ``gallery.py`` makes the
+other ones there, of the demo's report.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from retention.__main__ import parser as retention_parser
 import spark_audit as sa
 from spark_audit import sentences
 from spark_audit.audits import all_audits
+from spark_audit.cli.main import run
 from spark_audit.data.examples import read_examples
 from spark_audit.report.checkpoint_states import SHAPES
 from spark_audit.spoken_options import for_command_line
@@ -299,6 +300,54 @@ def test_the_pages_of_audits_show_cells_and_lines_of_the_report_that_is_kept():
     assert len(lines) == 5
     assert len(cells) == 11
     assert [one for one in [*lines, *cells] if one not in words] == []
+
+
+def text_lines_of_picture(name: str) -> list[str]:
+    """Return the lines of a picture of a terminal, without spaces at their ends."""
+    picture = (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
+    parts_by_line: dict[float, list[tuple[float, str]]] = {}
+    for x, y, text in re.findall(r'<text [^>]*x="(.*?)" y="(.*?)".*?>(.*?)<', picture):
+        part = (float(x), html.unescape(text).replace("\xa0", " "))
+        parts_by_line.setdefault(float(y), []).append(part)
+    lines = ["".join(text for _, text in sorted(p)) for p in parts_by_line.values()]
+    return [line.strip() for line in lines]
+
+
+def test_the_pictures_of_the_gallery_are_of_the_report_that_is_kept(
+    capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "100")
+    run(["gate", str(ROOT / "reports" / "demo")])
+    printed = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    # The first line of a picture is the command.
+    assert text_lines_of_picture("gate")[1:] == [line for line in printed if line]
+
+    kept = (ROOT / "reports/demo/report.md").read_text(encoding="utf-8")
+    shown = text_lines_of_picture("terminal")
+    assert shown[1] == kept.splitlines()[0].removeprefix("# ")
+    cells = re.findall(r"[●○] [≤+×][×\d.%]+", "\n".join(shown))
+    assert len(cells) == 30
+    assert [cell for cell in cells if f"| {cell} |" not in kept] == []
+
+
+MOST_BYTES_OF_PICTURES = 600_000
+
+
+def test_pictures_are_small_and_all_of_them_are_shown():
+    pictures = [*DOCS.glob("pictures/*")]
+    text = "\n".join(READ)
+    assert [path.name for path in pictures if path.name not in text] == []
+    assert sum(path.stat().st_size for path in pictures) < MOST_BYTES_OF_PICTURES
+
+
+@pytest.mark.parametrize("path", [*DOCS.glob("roles/*.md")], ids=lambda path: path.stem)
+def test_every_role_has_a_short_page_with_three_commands_and_limits(path):
+    page = PAGES[path.name]
+    assert len(page.splitlines()) <= 70
+    assert len(commands(page)) == 3
+    _, _, limits = page.partition("\n## What it cannot tell you\n")
+    assert len(re.findall(r"^- \*\*", limits, flags=re.M)) >= 5
+    assert f"docs/roles/{path.stem}" in conf.CONTENTS
 
 
 LINES_OF_FIRST_SCREEN = 18
