@@ -187,8 +187,14 @@ def commands() -> dict[str, Any]:
 
 
 def options(command: Any) -> list[Any]:
-    """The options of a command, and what it takes without a name."""
-    return [one for one in command.assemble_argument_collection() if one.show]
+    """The options of a command, and what it takes without a name, with their help."""
+    collection = command.assemble_argument_collection(parse_docstring=True)
+    return [one for one in collection if one.show]
+
+
+def names_of_option(option: Any) -> list[str]:
+    """The names of an option; without those that empty a list, as in ``--help``."""
+    return [name for name in option.names if not name.startswith("--empty-")]
 
 
 @cache
@@ -198,6 +204,7 @@ def declarations() -> dict[str, Any]:
     return {
         "commands": commands(),
         "options": options,
+        "names_of_option": names_of_option,
         "flag": bool,
         "audits": [f"spark-audit {audit}" for audit in sa.audits.AUDITS],
         "functions": functions,

@@ -263,6 +263,18 @@ def test_options_named_in_the_text_exist():
     assert not flags - known - {"--help", "--install-completion"}
 
 
+def test_the_page_of_commands_explains_every_option():
+    source = [PAGES["commands.md"]]
+    conf.rendered(None, "docs/commands", source)
+    entries = re.findall(r"^`(--.*)`\n:(.*)$", source[0], flags=re.M)
+    assert len(entries) > 100
+    explained = [text for _, text in entries if re.match(r" [A-Z](?!efault: `)", text)]
+    # An option whose name says all has its default alone.
+    assert len(explained) > 0.9 * len(entries)
+    assert [name for name, text in entries if not text.strip()] == []
+    assert "--empty-" not in source[0]
+
+
 def test_every_metric_has_its_row():
     rows = {}
     for section in PAGES["metrics.md"].split("\n## ")[1:]:
