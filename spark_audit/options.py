@@ -179,7 +179,7 @@ Formats: TypeAlias = Annotated[
         metavar="NAMES",
         converter=by_commas,
         help="Formats to write: html, md, csv, json, latex, figures, dossier, card, "
-        "named, with commas; default: the first four.",
+        "eee, named, with commas; default: the first four.",
     ),
 ]
 

@@ -89,6 +89,11 @@ class Metric:
         their clusters ask for.
     is_chosen
         Whether it was chosen and not measured: shared files show it as it is.
+    known_as
+        Its name in tables over many tools, such as ``auroc``; empty: only we have it.
+    is_useful
+        Whether users want more of it, such as accuracy: it is no leak, although a model
+        learns it.
     remarked
         Whether notes on its values stand under its table; else only the CSV has them.
     """
@@ -113,6 +118,8 @@ class Metric:
     rounds: Literal["nearest", "up", "down"] = "nearest"
     least_step: float = 0.0
     is_chosen: bool = False
+    known_as: str = ""
+    is_useful: bool = False
     remarked: bool = False
 
     @property

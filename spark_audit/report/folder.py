@@ -43,6 +43,7 @@ from spark_audit.report.kept import keep_if_replaced, subject_that_changed
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import (
     dossier,
+    eval_records,
     exact_files,
     latex,
     markdown,
@@ -66,10 +67,12 @@ REPORT_FOLDERS = (
     "tables",
     "figures",
     exact_files.EXACT_FOLDER,
+    *eval_records.RECORDS_FOLDERS,
     SCORES_FOLDER,
     "scores/store",
 )
-"""Folders in a report folder, none of which may be a link to a place outside.
+"""Folders in a report folder, none of which may be a link to a place outside; ``*``
+stands for any name.
 
 The report folder itself may be a link.
 """
@@ -115,6 +118,7 @@ WRITERS: Mapping[str, Writer] = {
     "figures": _figures,
     "dossier": dossier.write_dossier,
     "card": markdown.write_card,
+    "eee": eval_records.write_records,
     "named": table_files.write_named,
     "exact-csv": exact_files.write_exact_csv,
     "exact-latex": exact_files.write_exact_latex,
@@ -130,6 +134,7 @@ FORMATS_ON_REQUEST = (
     "figures",
     "dossier",
     "card",
+    "eee",
     "named",
     *EXACT_FORMATS.values(),
 )

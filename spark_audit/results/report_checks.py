@@ -36,6 +36,7 @@ _NAME_OF_TABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _FILE_OF_REPORT = re.compile(
     r"report\.(?!json$)\w+|card\.md|dossier\.html"
     r"|(?:tables|figures|exact)/[^/\0]+\.\w+"
+    r"|eee/data(?:/(?!\.\.?/)[^/\0]+){3}/[0-9a-f-]{36}\.json"
     r"|scores/[^/\0]+\.parquet"
 )
 """Files that a report may list as its own; ``report.json`` is not one of them, since

@@ -433,6 +433,7 @@ MEMBERSHIP_METRICS = (
         no_effect=CHANCE_AUC,
         glance=(ANY_NAME,),
         headline=("loss", "reference"),
+        known_as="auroc",
     ),
     *(_rate_metric(name) for name in MEMBERSHIP_FPRS),
 )

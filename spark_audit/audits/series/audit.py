@@ -60,12 +60,17 @@ CANDIDATES = Pass("candidates")
 
 
 def _rate(
-    name: str, *, no_effect: float | None = None, glance: tuple[str, ...] = ()
+    name: str,
+    *,
+    no_effect: float | None = None,
+    glance: tuple[str, ...] = (),
+    known_as: str = "",
 ) -> Metric:
     """Return a metric from 0 to 1 of each attack; higher: rows look more familiar.
 
     ``glance`` are the attacks that the first screen shows, ``no_effect`` is the value
-    of a random score (see :class:`~spark_audit.audits.metrics.Metric`).
+    of a random score, ``known_as`` the name in other tools (see
+    :class:`~spark_audit.audits.metrics.Metric`).
     """
     return Metric(
         name,
@@ -74,6 +79,7 @@ def _rate(
         variants=SERIES_ATTACKS,
         no_effect=no_effect,
         glance=glance,
+        known_as=known_as,
     )
 
 
@@ -92,7 +98,7 @@ class SeriesAttack(OfSeries):
 
     name = "series"
     metrics = (
-        _rate("auc", no_effect=0.5, glance=(SERIES,)),
+        _rate("auc", no_effect=0.5, glance=(SERIES,), known_as="auroc"),
         *(_rate(name) for name in STAGE_FPRS),
         *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in ("auc", *STAGE_FPRS)),
     )

@@ -126,6 +126,8 @@ class Utility(OfSeries):
             "last",
             bounds=RANGE_OF_SHARE,
             learned=1,
+            known_as="accuracy",
+            is_useful=True,
             missing=("",),
             glance=("",),
             headline=("",),

@@ -16,6 +16,7 @@ from spark_audit.report.figures import drawing
 from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.folder import SCORES_FOLDER, WRITERS
 from spark_audit.report.prepared import PreparedReport
+from spark_audit.report.writers.eval_records import RECORDS_FOLDER
 from spark_audit.report.writers.exact_files import EXACT_FOLDER
 from spark_audit.report.writers.writer import WriterInput
 from spark_audit.results import Report
@@ -129,6 +130,9 @@ def _files_of_reports(folder: Path) -> Iterator[str]:
     for name in SHARED_PAGES:
         if (folder / name).is_file():
             yield name
+    for path in sorted((folder / RECORDS_FOLDER).rglob("*.json")):
+        if path.parent.name != PREVIOUS:
+            yield path.relative_to(folder).as_posix()
     for subfolder in RENDERED_FOLDERS:
         for path in sorted((folder / subfolder).glob("*")):
             # Files of a replaced report are kept in this subfolder.

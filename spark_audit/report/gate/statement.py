@@ -27,7 +27,7 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 
-SHARED_FORMATS = ("html", "md", "csv", "latex", "figures", "card")
+SHARED_FORMATS = ("html", "md", "csv", "latex", "figures", "card", "eee")
 """Formats whose files never contain private data."""
 
 FORM = "its form"
