@@ -65,7 +65,7 @@ PATTERNS = {
     "spark_audit.report.figures.text_room": "where names of checkpoints break",
     "spark_audit.report.figures.figure_files": "long numbers of drawings",
     "spark_audit.report.gate.rules": "rules that somebody typed",
-    "spark_audit.report.writers.eval_records": "names of folders, and of models of the hub",
+    "spark_audit.report.writers.eval_records": "names of folders",
     "spark_audit.report.disclosure.tables": "lengths in a reason",
     "spark_audit.report.disclosure.paths": "folders of a path",
     "spark_audit.report.writers.latex_text": "what is escaped",
