@@ -34,6 +34,7 @@ from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.audits.metric_rows import MetricRows
 from spark_audit.audits.metrics import LatexColumn as LatexColumn
 from spark_audit.audits.metrics import Metric as Metric
+from spark_audit.audits.planned_effects import AuditSizes, PlannedEffect
 from spark_audit.manifest.file import original, read_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
@@ -225,6 +226,18 @@ class Audit(MetricRows, CheckedFields, ABC):
     def __post_init__(self) -> None:
         """Refuse an option of a wrong type; an audit with more checks calls this."""
         self.check_fields()
+
+    @classmethod
+    def planned_effects(
+        cls, sizes: AuditSizes, *, significance: float
+    ) -> Sequence[PlannedEffect]:
+        """Return what its tests would detect, before there is a checkpoint.
+
+        The first one is of its claim; without any, it cannot be planned.
+        ``significance`` is the largest p that is a detection.
+        """
+        del sizes, significance
+        return ()
 
     @classmethod
     def effect_in_cell(cls, size: float, unit: str) -> str:

@@ -37,7 +37,9 @@ from spark_audit.audits.canary.canary_finding import canary_finding
 from spark_audit.audits.canary.figures import canary_figures, dose_table
 from spark_audit.audits.canary.findings import contrast_findings, findings
 from spark_audit.audits.canary.guards import guards
+from spark_audit.audits.canary.planned import planned_effects
 from spark_audit.audits.canary.ranked_canaries import RankedCanaries
+from spark_audit.audits.planned_effects import AuditSizes, PlannedEffect
 from spark_audit.audits.supervision import (
     COLUMN,
     canary_rows_cut,
@@ -174,6 +176,13 @@ class CanaryRank(Audit):
     def compared_with(cls, finding: Finding) -> str:
         """Return ``chance`` for an exposure, whose figure without memory is not 0."""
         return "chance" if finding.no_effect else ""
+
+    @classmethod
+    def planned_effects(
+        cls, sizes: AuditSizes, *, significance: float
+    ) -> Sequence[PlannedEffect]:
+        """Return what its tests would detect, from ``planned.py``."""
+        return planned_effects(sizes, significance=significance)
 
     @classmethod
     def _has_annotations_alone(cls, rows: Sequence[Row]) -> bool:

@@ -24,6 +24,7 @@ from spark_audit.audits.extract.answers import first_screen_answers
 from spark_audit.audits.extract.findings import NO_TRAINED_IDENTIFIER
 from spark_audit.audits.extract.guards import split_guards
 from spark_audit.audits.extract.median_tries import medians
+from spark_audit.audits.extract.planned import planned_effects
 from spark_audit.audits.extract.prompt_table import (
     prompt_table,
     records_without_figures,
@@ -47,6 +48,7 @@ from spark_audit.audits.extract.text_findings import (
     is_of_text_alone,
 )
 from spark_audit.audits.first_answers import FirstAnswer
+from spark_audit.audits.planned_effects import AuditSizes, PlannedEffect
 from spark_audit.audits.rate_contrasts import bounded
 from spark_audit.audits.supervision import trained_identifiers
 from spark_audit.manifest import asked_prompts, encodings
@@ -144,6 +146,13 @@ class Extraction(Audit):
         if isinstance(fact, int):
             return None
         return super().size_of(fact)
+
+    @classmethod
+    def planned_effects(
+        cls, sizes: AuditSizes, *, significance: float
+    ) -> Sequence[PlannedEffect]:
+        """Return what its tests would detect, from ``planned.py``."""
+        return planned_effects(sizes, significance=significance)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return what each pass reads: rows, prompted texts, and rows again for top-p.

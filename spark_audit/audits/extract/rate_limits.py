@@ -52,7 +52,20 @@ def hits_power(compared: pd.DataFrame, base: Estimate = NO_DIFFERENCE) -> Power:
         The difference at the base model, from
         :func:`~spark_audit.audits.extract.rates.base_difference`.
     """
-    counts = counts_of_clusters(compared)  # (splits, with and without a hit)
+    return hits_power_of_counts(counts_of_clusters(compared), base)
+
+
+def hits_power_of_counts(counts: np.ndarray, base: Estimate = NO_DIFFERENCE) -> Power:
+    """Return what :func:`hits_power` does, from numbers of clusters.
+
+    Parameters
+    ----------
+    counts
+        Shape ``(2, 2)``. First axis: trained, held-out. Second axis: clusters with a
+        hit, and without one. The hits of trained ones are not looked at.
+    base
+        As for :func:`hits_power`.
+    """
     n_trained, n_held_out = counts.sum(axis=1).tolist()
     held_out_hits = int(counts[1, 0])
     held_out_rate = _rate_of_clusters(held_out_hits, n_held_out)

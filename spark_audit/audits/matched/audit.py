@@ -34,6 +34,7 @@ from spark_audit.audits.matched.did import did_findings
 from spark_audit.audits.matched.findings import findings_by_checkpoint
 from spark_audit.audits.matched.guards import FEWEST_REPLICATES, matching_guards
 from spark_audit.audits.matched.memory import memory_figures
+from spark_audit.audits.matched.planned import planned_effects
 from spark_audit.audits.matched.returns import returns
 from spark_audit.audits.matched.sensitivity import (
     VARIANTS,
@@ -50,6 +51,7 @@ from spark_audit.audits.matched.unit_records import (
 )
 from spark_audit.audits.matched.units import MemoryTest, UnitScores
 from spark_audit.audits.nll import NLL
+from spark_audit.audits.planned_effects import AuditSizes, PlannedEffect
 from spark_audit.audits.token_sums import Sums, TokensOfSets
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
@@ -159,6 +161,13 @@ class Matched(Audit):
         See :meth:`spark_audit.audits.base.Audit.whole_of`.
         """
         return (NLL.name, "nll", "pii") if metric == "nll_pii" else None
+
+    @classmethod
+    def planned_effects(
+        cls, sizes: AuditSizes, *, significance: float
+    ) -> Sequence[PlannedEffect]:
+        """Return what its tests would detect, from ``planned.py``."""
+        return planned_effects(sizes, significance=significance)
 
     def check_names(self, names: Sequence[str]) -> None:
         """Refuse ``null`` if it names none of the checkpoints, before any scoring."""

@@ -47,8 +47,10 @@ from spark_audit.audits.mia.outside_scores import (
     read_scores,
 )
 from spark_audit.audits.mia.peer_rows import read_rows
+from spark_audit.audits.mia.planned import planned_effects
 from spark_audit.audits.mia.texts import labels_and_sides, without_model
 from spark_audit.audits.mia.verdicts import verdicts
+from spark_audit.audits.planned_effects import AuditSizes, PlannedEffect
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
@@ -194,6 +196,13 @@ class Membership(Audit):
         if self.scores_rows is not None:
             paths.insert(0, self.scores_rows)
         return paths
+
+    @classmethod
+    def planned_effects(
+        cls, sizes: AuditSizes, *, significance: float
+    ) -> Sequence[PlannedEffect]:
+        """Return what its tests would detect, from ``planned.py``."""
+        return planned_effects(sizes, significance=significance)
 
     def check_names(self, names: Sequence[str]) -> None:
         # Read the files only to refuse faulty ones before anything is scored.

@@ -26,9 +26,11 @@ import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
 from spark_audit.audits.identifiers import identifier_facts
+from spark_audit.audits.planned_effects import AuditSizes, PlannedEffect
 from spark_audit.audits.supervision import COLUMN, Trained, trained_identifiers
 from spark_audit.audits.twins.figures import rank_figures, ranked
 from spark_audit.audits.twins.findings import rank_findings
+from spark_audit.audits.twins.planned import planned_effects
 from spark_audit.manifest.encodings import key_of
 from spark_audit.manifest.example_schema import ManifestExample
 from spark_audit.manifest.schema import Manifest, ManifestTwins
@@ -119,6 +121,13 @@ class Twins(Audit):
     def compared_with(cls, finding: Finding) -> str:
         """Return ``base`` for a change since the base, else ``held_out``."""
         return "base" if finding.metric == "rise" else "held_out"
+
+    @classmethod
+    def planned_effects(
+        cls, sizes: AuditSizes, *, significance: float
+    ) -> Sequence[PlannedEffect]:
+        """Return what its tests would detect, from ``planned.py``."""
+        return planned_effects(sizes, significance=significance)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return the plan: every identifier among its twins, in all its contexts."""
