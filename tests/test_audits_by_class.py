@@ -38,7 +38,6 @@ OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_audit/manifest/content.py", "twins"): FIELD,
     ("spark_audit/manifest/encodings.py", "canary"): "a kind of sequence",
     ("spark_audit/manifest/encodings.py", "twins"): "a kind of sequence",
-    ("spark_audit/manifest/overview.py", "rank"): "a statistic of canaries",
     ("spark_audit/manifest/pair_selection.py", "matched"): "a side of the matching",
     ("spark_audit/manifest/pair_selection.py", "nll"): FIELD,
     ("spark_audit/manifest/redaction.py", "nll"): FIELD,

@@ -28,6 +28,7 @@ LAYERS = (
     "manifest",
     "audits",
     "report",
+    "planning",
     "pipeline",
     "integrations",
     "demo_rows demo_base demo_time demo",

@@ -20,22 +20,14 @@ from spark_audit import messages
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.manifest.file import check_output, read_manifest, write_manifest
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.options import NO_OPTION, BatchSize, Json, Quiet, Verbose
+from spark_audit.options import NO_OPTION, OUTPUT, BatchSize, Json, Quiet, Verbose
 from spark_audit.previous import keeping_previous
 from spark_audit.sentences import render
 from spark_audit.terminal import console
 
 if TYPE_CHECKING:
     from spark_audit.manifest.overview import Description
-
-TYPE_COLUMNS = (
-    "type",
-    "trained",
-    "held out",
-    "with control",
-    "smallest effect, nats",
-)
-"""Keys of a record of JUDGED_TABLE, which are its titles in words, in their order."""
+    from spark_audit.planning.plan import TrainingPlan
 
 BALANCE_COLUMNS = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
 """Keys of a record of BALANCE_TABLE, fields of the manifest's balance, that fit a
@@ -90,6 +82,7 @@ def build(
     from spark_audit.manifest.overlap import check_splits
     from spark_audit.manifest.overview import describe
     from spark_audit.messages import progress
+    from spark_audit.planning.plan import training_plan
     from spark_audit.scoring.store import Store
 
     # Mistakes in paths and rows are reported before a model is opened.
@@ -127,29 +120,46 @@ def build(
     if is_own_folder:
         shutil.rmtree(store_folder, ignore_errors=True)
 
-    _print_overview(describe(manifest))
+    print_plan(training_plan(manifest), describe(manifest))
     for note in store.notes:
         console.tell(f"note: {note}")
     console.tell(f"Manifest: {output}")
 
 
-def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> None:
-    """Say what can be judged with a manifest, and which effects could be detected."""
+def show(
+    manifest: File,
+    /,
+    *,
+    verbose: Verbose = False,
+    json: Json = False,
+    markdown: Annotated[
+        bool, Parameter(group=OUTPUT, negative="", help="Print Markdown to stdout.")
+    ] = False,
+) -> None:
+    """Say what to change before a training, and what an audit could then detect."""
     # The docstring is the help of the command.
     from spark_audit.cli.show import show_records
     from spark_audit.manifest.overview import BALANCE_TABLE, describe
+    from spark_audit.planning.markdown import plan_markdown
+    from spark_audit.planning.plan import training_plan
 
-    description = describe(read_manifest(manifest))
+    loaded_manifest = read_manifest(manifest)
+    description = describe(loaded_manifest)
+    plan = training_plan(loaded_manifest)
     if json:
         content = {
             **description.facts,
             **description.tables,
             "notes": [*description.notes],
+            "before_training": plan_record(plan),
         }
         console.tell_json(content)
         return
+    if markdown:
+        console.tell(plan_markdown(plan, description).rstrip())
+        return
 
-    _print_overview(description, verbose=verbose)
+    print_plan(plan, description, verbose=verbose)
     # The short answer ends with what to do next, the long one with all facts.
     if not verbose:
         console.tell(render("overview.next", name=manifest))
@@ -263,28 +273,46 @@ def rows(
     )
 
 
-def _print_overview(description: Description, *, verbose: bool = False) -> None:
-    """Print what can be tested, by type, and what would help.
+def plan_record(plan: TrainingPlan) -> dict[str, object]:
+    """Return a plan as --json has it, with what to change in sentences."""
+    from spark_audit.planning.shown import shown_plan
 
-    With ``verbose``, print the summary and the notes instead; :func:`show` adds the
-    tables.
+    shown = shown_plan(plan)
+    return {
+        "answer": shown.headline,
+        "change": [*shown.changes],
+        **plan.record(),
+    }
+
+
+def print_plan(
+    plan: TrainingPlan, description: Description, *, verbose: bool = False
+) -> None:
+    """Print what to change before a training, and what an audit could detect.
+
+    With ``verbose``, all sentences and notes of the description follow; :func:`show`
+    adds its tables.
     """
-    from spark_audit.cli.show import show_records
-    from spark_audit.manifest.overview import JUDGED_TABLE
+    from spark_audit.cli.show import show_tables
+    from spark_audit.planning.shown import shown_plan
 
-    if verbose:
-        for text in (*description.summary, *description.notes):
-            console.show_line(text)
+    shown = shown_plan(plan)
+    console.show_line(shown.headline, style="bold")
+    for number, change in enumerate(shown.changes, start=1):
+        console.show_line(f"{number}. {change}")
+    console.show_line(description.summary[0])
+    for remark in shown.remarks:
+        console.show_line(remark)
+    show_tables(shown.tables)
+    if not verbose:
+        for text in description.advice:
+            console.show_line(render("overview.controls", advice=text))
         return
 
-    console.show_line(description.summary[0], style="bold")
-    records = description.tables[JUDGED_TABLE]
-    if records:
-        show_records(
-            _with_columns(records, TYPE_COLUMNS), title=render("overview.types")
-        )
-    for text in description.advice:
-        console.show_line(f"- {text}")
+    show_tables(shown.details)
+    console.tell()
+    for text in (*description.summary[1:], *description.notes):
+        console.show_line(text)
 
 
 def _with_columns(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import folded, string_of
+from spark_audit.data.occurrences import AnnotatedRow, folded, string_of
 from spark_audit.errors import InputError
 
 MOST_SHARED = 0.5
@@ -42,8 +42,8 @@ def check_splits(examples: Sequence[Example]) -> list[str]:
             side.append(example)
 
     # A few are a mistake in the data. If most are, the split is not a real split.
-    trained_texts = {_comparable_text(row) for row in trained}
-    n_held_out_trained = sum(_comparable_text(row) in trained_texts for row in held_out)
+    trained_texts = {comparable_text(row) for row in trained}
+    n_held_out_trained = sum(comparable_text(row) in trained_texts for row in held_out)
     if n_held_out_trained > MOST_SHARED * len(held_out):
         raise InputError(
             f"{n_held_out_trained} of {len(held_out)} held-out rows (split test) have "
@@ -73,7 +73,7 @@ def check_splits(examples: Sequence[Example]) -> list[str]:
     return notes
 
 
-def _comparable_text(row: Example) -> str:
+def comparable_text(row: AnnotatedRow) -> str:
     """Return a row's text, case-folded, with one blank for each run of white space."""
     return " ".join(folded(row.text).split())
 

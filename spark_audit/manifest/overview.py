@@ -1,11 +1,11 @@
-"""Describe a manifest in figures: matches, their balance, and detectable effects.
+"""Describe a manifest in figures: matches and their balance.
 
 ``manifest show`` and ``manifest build`` print what :func:`describe` returns. The
 sentences stand in ``spark_audit/sentences/en/manifest.toml`` under ``overview``.
 
-A further column of the table :data:`JUDGED_TABLE` is a field or property of
-:class:`_TypeOverview` and an entry of its :meth:`~_TypeOverview.record`. A further
-expected effect is a record of :func:`_effects`.
+What an audit could detect is planned elsewhere (:mod:`spark_audit.planning`). A further
+column of the table :data:`JUDGED_TABLE` is a field or property of
+:class:`_TypeOverview` and an entry of its :meth:`~_TypeOverview.record`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
 from spark_audit.sentences import render
-from spark_audit.stats.canary_ranks import chance_mde
 from spark_audit.stats.matching import NO_WINDOW
-from spark_audit.stats.power import clusters_needed, mde, mde_normal
+from spark_audit.stats.power import mde
 
 OverviewRecord = dict[str, Any]
 """A record of a table: column name -> value."""
@@ -55,8 +53,8 @@ class Description:
 
     ``facts`` maps names to single figures. ``tables`` maps titles to lists of records
     with the same fields; ``None`` is a figure without a value. ``summary`` says what
-    can be judged and what to change. ``advice`` says only what to change, once for all
-    types. None of them contains text of an example.
+    can be judged and what to change. ``advice`` says only what helps controls, once for
+    all types. None of them contains text of an example.
     """
 
     facts: dict[str, str | int | float | None]
@@ -70,15 +68,12 @@ def describe(manifest: Manifest) -> Description:
     """Describe a manifest; a redacted one is described without the balance."""
     spans = _spans(manifest)
     types = _types(spans)
-    n_clusters = _n_clusters_of_matched(spans)
-
     return Description(
         facts=_facts(manifest),
         tables={
             JUDGED_TABLE: [overview.record() for overview in types],
             "unmatched spans": _unmatched_spans(spans),
             BALANCE_TABLE: [row.model_dump() for row in manifest.balance],
-            "effects to expect": _effects(manifest, n_clusters),
         },
         notes=tuple(manifest.notes),
         summary=tuple(_summary(manifest, spans, types)),
@@ -330,13 +325,7 @@ def _cause_of_unmatched(spans: Sequence[_Span], type: str) -> str:
 def _advice(
     manifest: Manifest, spans: Sequence[_Span], types: Sequence[_TypeOverview]
 ) -> Iterator[str]:
-    """Yield advice, each sentence once for all types that it helps."""
-    has_trained = any(overview.n_trained for overview in types)
-    if not has_trained:
-        yield _shares_with_control(manifest, [], [])
-    elif not any(overview.n_held_out for overview in types):
-        yield render("overview.no_held_out")
-
+    """Yield advice on controls, each sentence once for all types that it helps."""
     # All types with one reason share a sentence, because one option helps them all.
     types_by_cause: dict[str, list[str]] = {}
     for overview in _hardly_matched(types):
@@ -345,9 +334,6 @@ def _advice(
     caliper = f"{manifest.settings.caliper:g}"
     for cause, names in types_by_cause.items():
         yield render(f"overview.{cause}_brief", types=names, caliper=caliper)
-
-    if not manifest.canaries:
-        yield render("overview.no_canaries")
 
 
 def _shares_with_control(
@@ -465,85 +451,3 @@ def _verdict(manifest: Manifest, types: Sequence[_TypeOverview]) -> str:
     if missing:
         key = "go_on_in_part" if tests else "stop"
     return render(f"overview.{key}", name=manifest.name, tests=tests, missing=missing)
-
-
-def _effects(manifest: Manifest, n_clusters: int) -> list[OverviewRecord]:
-    """Return the effects that a two-sided 5% test would find with 80% power.
-
-    ``n`` counts the units of the test, and ``mde`` is the smallest effect in ``unit``;
-    ``assumes`` says what is taken for granted about a future checkpoint.
-
-    Parameters
-    ----------
-    n_clusters
-        Number of clusters of train rows with pairs.
-    """
-    n_for_half = clusters_needed(CLUSTER_SD, 0.5)
-    n_for_fifth = clusters_needed(CLUSTER_SD, 0.2)
-    effects: list[OverviewRecord] = [
-        {
-            "figure": "matched delta_sel, did",
-            "n": n_clusters,
-            "unit": "nats",
-            "mde": _smallest_change(n_clusters),
-            "assumes": (
-                f"an SD of {CLUSTER_SD:g} nats over clusters, as SPARK's interval "
-                f"implies; {n_for_half} clusters for 0.5, {n_for_fifth} clusters for "
-                "0.2"
-            ),
-        }
-    ]
-    effects += _effects_on_canary_ranks(manifest)
-
-    n_members = len(manifest.membership.members)
-    n_others = len(manifest.membership.non_members)
-    if n_members and n_others:
-        effects.append(_effect_on_auc(n_members, n_others))
-    return effects
-
-
-def _effects_on_canary_ranks(manifest: Manifest) -> list[OverviewRecord]:
-    """Return the smallest shift of the mean rank, for each part with planted canaries.
-
-    See :func:`spark_audit.stats.canary_ranks.chance_mde`.
-    """
-    effects: list[OverviewRecord] = []
-    for ranked in RANKED:
-        # All sets of a manifest have the same size.
-        set_sizes = [
-            len(canary.candidates)
-            for canary in manifest.canaries
-            if canary.part == ranked
-            and not canary.held_out
-            and canary.true_index is not None
-        ]
-        if not set_sizes:
-            continue
-
-        n_canaries = len(set_sizes)
-        effects.append(
-            {
-                "figure": f"canary rank_mean {ranked}",
-                "n": n_canaries,
-                "unit": "ranks",
-                "mde": chance_mde(n_canaries, n_candidates=set_sizes[0], of="rank"),
-                "assumes": "uniform ranks",
-            }
-        )
-    return effects
-
-
-def _effect_on_auc(n_members: int, n_others: int) -> OverviewRecord:
-    """Return the smallest distance of an AUC from 0.5 that so many rows would show."""
-    # The standard error of an AUC of 0.5 is that of the rank-sum test.
-    n_rows = n_members + n_others
-    standard_error = math.sqrt((n_rows + 1) / (12 * n_members * n_others))
-    return {
-        "figure": "mia auc",
-        "n": n_rows,
-        "unit": "AUC",
-        "mde": mde_normal(standard_error),
-        "assumes": (
-            f"scores without a signal; {n_members} members, {n_others} non-members"
-        ),
-    }

@@ -324,12 +324,12 @@ def _stands(checkpoint_state: CheckpointState) -> str:
 
 def _plain(text: str) -> str:
     """Return inert text, which opens no code span that what follows would close."""
-    text = _inert(text)
+    text = inert(text)
     has_open_code_span = text.count("`") % 2 == 1
     return text.replace("`", "\\`") if has_open_code_span else text
 
 
-def _inert(text: str) -> str:
+def inert(text: str) -> str:
     """Return text that begins no tag, link, image or heading.
 
     The text may be somebody else's. Intervals keep their brackets: only brackets that
@@ -358,4 +358,4 @@ def _cell(text: str) -> str:
     """Return inert text in one line, which does not end its cell."""
     # A line break would end the table.
     one_line = " ".join(str(text).replace("\\", "\\\\").split())
-    return _inert(one_line).replace("|", "\\|").replace("`", "\\`")
+    return inert(one_line).replace("|", "\\|").replace("`", "\\`")

@@ -1,0 +1,1 @@
+"""What an audit could show of a training on the rows of a manifest."""
