@@ -112,6 +112,7 @@ docs/comparison
 
 docs/audits
 docs/audits/common
+docs/audits/before-training
 docs/audits/matched
 docs/audits/canary
 docs/audits/epsilon
