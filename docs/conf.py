@@ -56,7 +56,12 @@ html_additional_pages = {"index": "first.html"}
 html_sidebars = {"**": ["contents.html"]}
 html_theme_options = {
     "navbar_center": [],
-    "secondary_sidebar_items": {"**": ["page-toc"], "docs/metrics": []},
+    # Pages with wide tables take the place of their contents.
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        "docs/comparison": [],
+        "docs/metrics": [],
+    },
     "navbar_end": ["theme-switcher"],
     "footer_start": ["copyright"],
     "footer_end": [],
