@@ -2,17 +2,20 @@
 
 import hashlib
 import hmac
+import itertools
 import math
 import re
 from pathlib import Path
 from typing import Any
 
+import groups as scenes
 import numpy as np
 import pytest
+from audited import conclude
 from decoding import lines_of
 from made_reports import figure, made_report
 
-from spark_audit.audits import Matched
+from spark_audit.audits import Extraction, Matched, ratio_rows
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
@@ -29,6 +32,7 @@ from spark_audit.report.folder import read_report, write_files, write_report
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import table_files
 from spark_audit.report.writers.writer import WriterInput
+from spark_audit.results import Row
 
 TEXTS = (
     "Ticket {} is still open, and nobody at the office has called back. Label:",
@@ -324,3 +328,71 @@ def test_absolute_paths_are_names_in_what_is_shared(reports):
     wanted = ["--ckpt", "a=mine@2", "--base=base", "hf:ORG/NAME"]
     assert shared.command == [*wanted, "x", "http://host:8000/v1", "runs/mine", "run"]
     assert shared.checkpoints[0].source == "lora"
+
+
+def tokens_and_sums(rows: list[Row], metric: str, variant: str) -> dict[str, Any]:
+    """Of each group: what a figure is summed over, and its sum."""
+    return {
+        row.group_value or row.group_kind: (row.n, row.n * (row.value or 0.0))
+        for row in rows
+        if (row.metric, row.variant) == (metric, variant)
+        and row.group_kind in ("pooled", "group")
+    }
+
+
+@pytest.mark.parametrize("sizes", [[30, 20, 9, 3], [30, 20, 4, 3, 2], [12, 9, 8, 1]])
+def test_a_small_group_does_not_follow_from_all_rows_and_the_other_groups(sizes):
+    """Not even from exact figures, by any sum of groups and its difference to all."""
+    evidence = scenes.identifiers(sizes, 0.3, np.random.default_rng(0))
+    spans = evidence.units[
+        (evidence.units["role"] == "pii") & (evidence.units["split"] == "train")
+    ]
+    tokens = spans.groupby(scenes.COLUMN)["n_tokens"].sum()
+    change = evidence.row("mine", "nll_sum") - evidence.units["ref_sum"]
+    secret_groups = [f"g{i}" for i, size in enumerate(sizes) if size < 5]
+    is_secret = spans[scenes.COLUMN].isin(secret_groups)
+
+    result = conclude("matched", evidence, scenes.CONTEXT)
+    sums = tokens_and_sums(result.results, "pii_change", "trained")
+    n_of_all, sum_of_all = sums.pop("pooled")
+
+    # The attack: were all groups but the small ones shown, these would follow.
+    big = [f"g{i}" for i, size in enumerate(sizes) if size >= 5]
+    of_big = change[spans.index[spans[scenes.COLUMN].isin(big)]].sum()
+    of_secret = change[spans.index[is_secret]].sum()
+    assert sum_of_all - of_big == pytest.approx(of_secret)
+
+    assert sums.keys().isdisjoint(secret_groups)
+    assert sum(n for n, _ in sums.values()) == n_of_all, "no rest is left"
+    n_of_secret = int(tokens[secret_groups].sum())
+    fewest = min(int(tokens[name]) for name in big)
+    for n_shown in range(len(sums) + 1):
+        for shown in itertools.combinations(sums.values(), n_shown):
+            n_left = n_of_all - sum(n for n, _ in shown)
+            assert n_left == 0 or n_left >= fewest
+            assert n_left != n_of_secret
+            sum_left = sum_of_all - sum(total for _, total in shown)
+            assert sum_left != pytest.approx(of_secret, rel=1e-6)
+
+
+def test_groups_by_task_show_none_that_tables_by_task_withhold():
+    """Else the withheld one would follow from the table and the group together."""
+    rng = np.random.default_rng(0)
+    evidence = scenes.answers([30, 20, 9, 8, 3], 0.5, rng)
+    units = evidence.units.assign(task=evidence.units[scenes.COLUMN])
+    cells = ratio_rows.cells_of_units(
+        [*ratio_rows.groups_of(units)],
+        evidence,
+        "greedy",
+        metrics={"greedy_rate": np.asarray},
+        variants=np.full(len(units), ""),
+    )
+    by_task, _ = ratio_rows.ratio_figures(cells, scenes.CONTEXT, Extraction)
+    by_group = scenes.extraction_rows(evidence)
+    report = disclosed(made_report("base", "mine", results=[*by_task, *by_group]))
+    rows = [row for row in report.results if row.checkpoint == "mine"]
+    withheld = {row.group_value for row in rows if row.withheld}
+    shown = {row.group_value for row in rows if row.group_kind == "group"}
+    assert withheld == {"g3", "g4"}, "the smallest, and one more"
+    assert shown == {"g0", "g1", "g2", "other groups"}
+    assert not any(row.withheld for row in rows if row.group_kind == "group")

@@ -49,6 +49,7 @@ from spark_audit.results import (
 )
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
+from spark_audit.results.rows import ROW_GROUP
 from spark_audit.sentences.effects import signed_effect
 
 TableRule: TypeAlias = Literal["digits", "points", "dropped"]
@@ -154,6 +155,11 @@ class Audit(MetricRows, CheckedFields, ABC):
     short_rule
         A word that stands for its first metric in rules with brackets, as
         ``membership`` in ``membership[access=answers] > 0.6``; empty: none.
+    group_rule
+        A word, and the metric and variant that it stands for in rules on groups of
+        rows, as ``memory[group=de] < -0.1``; empty: none.
+    counts_in_groups
+        What ``n`` of a figure by group counts, in words.
     outcome_table
         A table of its report whose column ``says`` stands behind the figures of the
         same ``checkpoint`` and ``variant``; empty: none.
@@ -212,6 +218,8 @@ class Audit(MetricRows, CheckedFields, ABC):
     bracket: ClassVar[str] = ""
     bracket_names: ClassVar[Mapping[str, str]] = {}
     short_rule: ClassVar[str] = ""
+    group_rule: ClassVar[tuple[str, str, str]] = ("", "", "")
+    counts_in_groups: ClassVar[str] = "tokens"
     outcome_table: ClassVar[str] = ""
 
     disclosure_step: ClassVar[int] = 2
@@ -337,7 +345,27 @@ class Audit(MetricRows, CheckedFields, ABC):
         The parameters are those of :meth:`latex_columns`.
         """
         columns = cls.latex_columns(rows, findings, paper=paper)
-        return {cls.latex_table or cls.name: columns}
+        tables = {cls.latex_table or cls.name: columns}
+        if by_group := cls._latex_columns_by_group(rows):
+            tables[f"{cls.name}_groups"] = by_group
+        return tables
+
+    @classmethod
+    def _latex_columns_by_group(cls, rows: Sequence[Row]) -> list[LatexColumn]:
+        """Return a column for each group of rows that the audit has a figure of."""
+        _, metric, variant = cls.group_rule
+        columns = {}
+        for row in rows:
+            is_figure = (row.metric, row.variant) == (metric, variant)
+            if row.audit == cls.name and is_figure and row.group_kind == ROW_GROUP:
+                columns[row.group] = LatexColumn(
+                    header=row.group_value,
+                    metric=metric,
+                    variant=variant,
+                    group=row.group,
+                    counted=cls.counts_in_groups,
+                )
+        return list(columns.values())
 
     @classmethod
     def latex_columns(

@@ -24,6 +24,7 @@ from spark_audit.results.findings import (
     SHOWN_BY_TEST,
     UNUSABLE,
 )
+from spark_audit.results.rows import ROW_GROUP
 from spark_audit.stats.at_most import at_most
 from spark_audit.stats.estimate import Bound, Power
 from spark_audit.stats.multiple_tests import holm_by_key
@@ -34,6 +35,9 @@ TESTS_SETTING = "primary_tests"
 
 SHOWS_NO_BOUND = ("confounded", "not_tested")
 """Claims of comparisons that bound no effect."""
+
+SHARE_OF_POINT = 0.01
+"""A percentage point, as a share."""
 
 RowT = TypeVar("RowT", bound=Row)
 
@@ -200,8 +204,15 @@ def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
                 key = _group_key(finding, group=bound.group, value=bound.value)
                 end_by_group[key] = bound.at_most
 
+    by_row_group = _by_row_group(findings)
+
     changed = []
     for row in rows:
+        if row.group_kind == ROW_GROUP:
+            limits = by_row_group.get(_row_group_key(row, row.group))
+            changed.append(row if limits is None else row.model_copy(update=limits))
+            continue
+
         figure = _figure_key(row)
         mde = mde_by_figure.get(figure, row.mde)
         end = end_by_figure.get(figure, row.at_most)
@@ -216,6 +227,56 @@ def at_level(rows: Iterable[RowT], findings: Iterable[Finding]) -> list[RowT]:
             row = row.model_copy(update={"mde": mde, "at_most": end})
         changed.append(row)
     return changed
+
+
+def _by_row_group(
+    findings: Iterable[Finding],
+) -> dict[tuple[str, ...], dict[str, float | None]]:
+    """Return smallest effect and bound of each figure of a group of rows, by its key.
+
+    A finding on the worst group has those of all groups. They are in its unit, and rows
+    have shares where findings have percentage points.
+    """
+    limits: dict[tuple[str, ...], dict[str, float | None]] = {}
+    for finding in findings:
+        if finding.group_kind != ROW_GROUP:
+            continue
+        scale = SHARE_OF_POINT if finding.unit == "points" else 1.0
+
+        def in_rows(figure: float | None, scale: float = scale) -> float | None:
+            """Return a figure of the finding in the unit of the rows."""
+            return None if figure is None else scale * figure
+
+        # A group with several tests needs all of them.
+        own_key = _row_group_key(finding, finding.group)
+        limits[own_key] = {
+            "mde": in_rows(finding.mde),
+            "at_most": in_rows(finding.at_most),
+        }
+        for test in finding.power:
+            if test.group:
+                of_group = limits.setdefault(_row_group_key(finding, test.group), {})
+                mde = in_rows(test.mde)
+                if "mde" in of_group:
+                    mde = _larger(of_group["mde"], mde)
+                of_group["mde"] = mde
+        for bound in finding.bounds:
+            if bound.group:
+                of_group = limits.setdefault(_row_group_key(finding, bound.group), {})
+                of_group["at_most"] = in_rows(bound.at_most)
+    return limits
+
+
+def _larger(effect: float | None, other: float | None) -> float | None:
+    """Return the larger of two smallest effects; None: one test detects nothing."""
+    if effect is None or other is None:
+        return None
+    return max(effect, other)
+
+
+def _row_group_key(figure: Row | Finding, group: str) -> tuple[str, ...]:
+    """Return the names of the figure of a group of rows."""
+    return (figure.audit, figure.checkpoint, figure.metric, figure.variant, group)
 
 
 def _figure_key(figure: Row | Finding) -> FigureIdentity:

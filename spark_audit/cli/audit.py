@@ -173,9 +173,14 @@ def _options_of(
     """Return the options of audits, each once even if several audits have it.
 
     Options are the fields whose ``Annotated`` type has a ``Parameter`` or a sentence,
-    which becomes the help. The help begins with the audit's name if ``is_named``. If
-    several audits have a field, the last one gives its help and default.
+    which becomes the help. The help begins with the names of the audits that have the
+    option if ``is_named``. If several have it, the last one gives help and default.
     """
+    audits_by_option: dict[str, list[str]] = {}
+    for audit in audits:
+        for field in fields(audit):
+            audits_by_option.setdefault(field.name, []).append(audit.name)
+
     options_by_name: dict[str, inspect.Parameter] = {}
     for audit in audits:
         hints = get_type_hints(audit, include_extras=True)
@@ -184,11 +189,12 @@ def _options_of(
             # Fields without such a note are not options.
             for note in getattr(hint, "__metadata__", ()):
                 text = note.help if isinstance(note, Parameter) else note
+                names = ", ".join(audits_by_option[field.name])
                 options_by_name[field.name] = _option(
                     field.name,
                     hint,
                     default=field.default,
-                    help=f"{audit.name}: {text}" if is_named else text,
+                    help=f"{names}: {text}" if is_named else text,
                 )
     return list(options_by_name.values())
 

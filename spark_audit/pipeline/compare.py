@@ -40,8 +40,15 @@ NOT_INSTALLED = "the package that it is of is not installed"
 LEFT_OUT = "audits compared"
 """Name of the guard that lists audits that were not compared."""
 
-FREE_OPTIONS = ("replicates", "placebo_draws", "rematched", "blind_permutations")
-"""Options in which compared reports may differ: they only set how much is drawn."""
+FREE_OPTIONS = (
+    "replicates",
+    "placebo_draws",
+    "rematched",
+    "blind_permutations",
+    "by",
+)
+"""Options in which compared reports may differ: they only set how much is drawn, or add
+figures to those that are compared. Figures by group are those of the first report."""
 
 
 @dataclass(frozen=True)

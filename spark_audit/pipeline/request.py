@@ -141,6 +141,8 @@ _REFUSED = {
     "--jobs": "shares the CPU of one machine, in one process a model; leave it out "
     "with --shard, launchers, Ray and --device-map",
     "--address": "is the address of a Ray cluster; add --engine ray",
+    "--by": "compares scores of rows, and an endpoint that gives only text has none; "
+    "leave it out",
     "--engine ray": "Ray shares the work itself: one command for all; leave --shard "
     "out, and start it once, not by torchrun or srun",
 }
@@ -309,6 +311,8 @@ class Request(CheckedFields):
             "--shard": not 0 <= self.shard[0] < self.shard[1],
             "--jobs": self.jobs not in ("auto", 1) and not self.can_use_processes,
             "--address": self.address is not None and not on_ray,
+            "--by": self.asks_endpoint
+            and any(getattr(audit, "by", None) for audit in self.audits),
             # A batch script of SLURM sets the variables of its first task: no error.
             "--engine ray": on_ray and self.shard[0],
         }

@@ -32,11 +32,12 @@ from spark_audit.report.figures.styling import palette
 from spark_audit.report.glance import chance_cell, lines_with_figures
 from spark_audit.report.training_table import is_training_table, training_for_readers
 from spark_audit.results import Contrast, Report, Row, grouped, number
+from spark_audit.results.rows import ROW_GROUP
 
 DRAWN_TABLES = ("mia_roc",)
 """Further tables that are only drawn and not shown as tables."""
 
-GROUP_KINDS = ("dose", "type", "task", "split")
+GROUP_KINDS = ("dose", "type", "task", "group", "split")
 """Kinds of groups that have a table of their own, in order."""
 
 EXPLORATORY = " (exploratory)"
@@ -58,7 +59,8 @@ def tables(report: Report, *, brief: bool = False) -> list[ReportTable]:
     Parameters
     ----------
     brief
-        Whether to show only pooled figures, as a terminal does for many audits.
+        Whether to show only figures of all rows and by group of rows, as a terminal
+        does for many audits.
     """
     shown = []
     for audit, rows in grouped(report.results, lambda row: row.audit).items():
@@ -127,11 +129,10 @@ def _panels(audit: str, rows: Sequence[Row], *, brief: bool) -> dict[str, list[R
     """
     pooled = [row for row in rows if row.group == "pooled"]
     panels = _by_panel(audit, pooled)
-    if brief:
-        return panels
 
     rows_by_kind = grouped(rows, lambda row: row.group_kind)
-    for group_kind in GROUP_KINDS:
+    # Groups of rows were asked for: they have their table everywhere.
+    for group_kind in (ROW_GROUP,) if brief else GROUP_KINDS:
         if group_kind not in rows_by_kind:
             continue
 
@@ -268,6 +269,7 @@ def _table(
     # A table of hidden variants alone is better than none.
     rows = rows_to_show or rows
     layout = _layout(audit, rows, panel)
+    is_by_group = all(row.group_kind == ROW_GROUP for row in rows)
 
     def block_of(row: Row) -> tuple[str, str]:
         # Variants that have a word are compared within a checkpoint.
@@ -285,6 +287,9 @@ def _table(
         rows_by_line = grouped(block, line_of)
         for rows_of_line in rows_by_line.values():
             line = _line(rows_of_line, layout)
+            if is_by_group:
+                effect = _smallest_effect_cell(rows_of_line)
+                line = replace(line, cells=(*line.cells, effect))
             if outcomes:
                 first = rows_of_line[0]
                 says = outcomes.get((first.checkpoint, first.variant), "")
@@ -293,6 +298,9 @@ def _table(
 
         if about(audit).chance:
             chance_line = _chance_line(block, layout)
+            if chance_line is not None and is_by_group:
+                cells = (*chance_line.cells, EMPTY_CELL)
+                chance_line = replace(chance_line, cells=cells)
             if chance_line is not None:
                 lines.append(chance_line)
 
@@ -302,10 +310,14 @@ def _table(
     leading = [
         bracket if bracket and name == "variant" else name for name in layout.leading
     ]
-    outcome_header = [sentences.render("table.outcome")] if outcomes else []
+    last_headers = []
+    if is_by_group:
+        last_headers.append(sentences.render("table.smallest_effect"))
+    if outcomes:
+        last_headers.append(sentences.render("table.outcome"))
     return ReportTable(
         title=f"{audit}: {title}",
-        header=(*leading, *labels, size_label, "clusters", *outcome_header),
+        header=(*leading, *labels, size_label, "clusters", *last_headers),
         rows=lines_with_figures(lines),
         remarks=_remarks(rows),
         section=audit,
@@ -332,6 +344,15 @@ def _line(rows: Sequence[Row], layout: _Layout) -> TableLine:
     cells.append(cell(max(row.n for row in sized_rows)))
     cells.append(cell(max(row.clusters for row in sized_rows)))
     return TableLine(tuple(cells), rows[0].checkpoint)
+
+
+def _smallest_effect_cell(rows: Sequence[Row]) -> Cell:
+    """Return the smallest effect that is detected in a group, at a claim's level."""
+    for row in rows:
+        _, metric, _ = about(row.audit).group_rule
+        if row.metric == metric and row.mde is not None:
+            return cell(number(row.mde))
+    return EMPTY_CELL
 
 
 def _chance_line(rows: Sequence[Row], layout: _Layout) -> TableLine | None:

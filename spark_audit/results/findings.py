@@ -26,6 +26,7 @@ from spark_audit.results.facts import Fact as Fact
 from spark_audit.results.facts import Hits as Hits
 from spark_audit.results.facts import Rendered as Rendered
 from spark_audit.results.rows import (
+    ROW_GROUP,
     Contrast,
     Count,
     Family,
@@ -328,6 +329,8 @@ class Finding(Rendered, Figure):
 
         if self.power_by_dose:
             keys.append("ending.doses")
+        if self._effects_of_groups:
+            keys.append("groups.effects")
         return keys
 
     @property
@@ -357,11 +360,40 @@ class Finding(Rendered, Figure):
 
     @property
     def power_by_dose(self) -> list[Power]:
-        """The tests of groups, such as doses, that could detect an effect.
+        """The tests of doses that could detect an effect.
 
         A test with ``group`` is one of a group; without it, it is the finding's own.
         """
-        return [test for test in self.power if test.group and test.mde is not None]
+        return [
+            test
+            for test in self.power
+            if test.group.startswith("dose:") and test.mde is not None
+        ]
+
+    @property
+    def least_of_groups(self) -> float:
+        """The smallest effect that is detected in any group of rows, in ``unit``."""
+        return min(self._effects_of_groups)
+
+    @property
+    def most_of_groups(self) -> float:
+        """The largest of the smallest effects by group of rows, in ``unit``."""
+        return max(self._effects_of_groups)
+
+    @property
+    def _effects_of_groups(self) -> list[float]:
+        """The smallest effect of each group of rows, the finding's own among them.
+
+        It is empty for a finding on anything but a group of rows, and where no other
+        group could detect any effect.
+        """
+        effects = []
+        for test in self.power:
+            if test.group.startswith(f"{ROW_GROUP}:") and test.mde is not None:
+                effects.append(test.mde)
+        if effects and self.mde is not None:
+            effects.append(self.mde)
+        return effects
 
     def _rendered(self, key: str) -> str:
         """Return a sentence, rendered from the facts and the finding itself."""

@@ -94,6 +94,9 @@ Text = Annotated[str, AfterValidator(visible)]
 POOLED = "pooled"
 """Group kind of a figure over all rows."""
 
+ROW_GROUP = "group"
+"""Group kind of a figure over the rows that share a value of a field (``--by``)."""
+
 
 def group_parts(group: str) -> tuple[str, str]:
     """Split a group's text into its kind and value, at the first colon.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from spark_audit.audits import ratio_rows
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract import both_sides, canaries, findings
 from spark_audit.audits.extract.answers import first_screen_answers
+from spark_audit.audits.extract.by_group import GROUP_METRIC, SpansByGroup
 from spark_audit.audits.extract.findings import NO_TRAINED_IDENTIFIER
 from spark_audit.audits.extract.guards import split_guards
 from spark_audit.audits.extract.median_tries import medians
@@ -48,6 +50,15 @@ from spark_audit.audits.extract.text_findings import (
     is_of_text_alone,
 )
 from spark_audit.audits.first_answers import FirstAnswer
+from spark_audit.audits.groups.column import (
+    check_groups,
+    column_of,
+    files_of_groups,
+    group_column,
+    groups_of_units,
+    with_column,
+)
+from spark_audit.audits.groups.field import ByOption
 from spark_audit.audits.planned_effects import AuditSizes, PlannedEffect
 from spark_audit.audits.rate_contrasts import bounded
 from spark_audit.audits.supervision import trained_identifiers
@@ -74,6 +85,13 @@ EXTRACT_METRICS = (
     Metric("near_rate", rate=True, alone=True, note=KNOWN_PART_OF_ANSWER),
     Metric("n50_median", "tries", learned=-1, variants=ALL_SAMPLERS, missing=SAMPLERS),
     *both_sides.METRICS,
+    Metric(
+        GROUP_METRIC,
+        bounds=(-1.0, 1.0),
+        learned=1,
+        no_effect=0.0,
+        alone=True,
+    ),
 )
 
 
@@ -96,6 +114,7 @@ class Extraction(Audit):
                       is evaluated
     stratum           see :class:`~spark_audit.audits.identifiers.Facts`
     supervision       state of :mod:`~spark_audit.audits.supervision`, if known
+    by FIELD          group of the row, where the option ``by`` names a field
     prompt            ``full`` (the true prefix) or one of
                       :data:`~spark_audit.manifest.asked_prompts.PROMPTS`
     span              number of the span among all of the manifest
@@ -112,6 +131,8 @@ class Extraction(Audit):
     attacks_identifiers = True
     strongest_claim = "verbatim"
     asks_for = "identifiers"
+    group_rule = ("extraction", GROUP_METRIC, "")
+    counts_in_groups = "identifiers"
     table_rules = {"extract_prompts": "points"}
 
     prompts: Annotated[
@@ -122,10 +143,21 @@ class Extraction(Audit):
     top_p: Annotated[
         bool, "tries of top-p sampling at 0.9 and 0.95, too: one more forward pass"
     ] = False
+    by: ByOption = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         listed(self.prompts)
+        files_of_groups(self.by)
+
+    @property
+    def inputs(self) -> list[Path]:
+        """Return the file of groups, if there is one."""
+        return files_of_groups(self.by)
+
+    def check_manifest(self, manifest: Manifest) -> None:
+        """Refuse a field that cannot group the rows, before any scoring."""
+        check_groups(self.by, manifest)
 
     @classmethod
     def compared_with(cls, finding: Finding) -> str:
@@ -177,6 +209,8 @@ class Extraction(Audit):
         keys = set(asked_prompts.asked_keys(manifest, prompts))
         identifiers = _prompted_identifiers(manifest, prompts, keys)
         units = _units_of(manifest, identifiers)
+        groups = group_column(self.by, manifest, _rows_of_units(manifest, identifiers))
+        units = with_column(units, groups)
 
         def measured() -> Measured:
             """Yield the scores of each checkpoint, in the order of the units."""
@@ -201,11 +235,13 @@ class Extraction(Audit):
             prompt, _, example_id = encodings.components_of(key)
             if manifest.by_id[example_id].split == "train":
                 trained_prompts.add(prompt)
-        facts = {
+        facts: dict[str, Any] = {
             "asked": prompts,
             "trained": sorted(trained_prompts),
             "checkpoints": list(tables),
         }
+        if groups is not None:
+            facts |= groups.facts
         return Evidence.of(units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
@@ -248,6 +284,15 @@ class Extraction(Audit):
             *on_canaries,
             *findings.contrast_findings(contrasts),
         ]
+        unit_groups = groups_of_units(evidence)
+        if unit_groups is not None:
+            span_groups = SpansByGroup.of(
+                after_true_prefix, unit_groups, column_of(unit_groups.field)
+            )
+            for name in span_groups.spans:
+                group_rows, group_findings = span_groups.figures(name)
+                rows += group_rows
+                concluded += group_findings
         return AuditResult(
             results=rows,
             contrasts=contrasts,
@@ -299,6 +344,16 @@ def _units_of(
         for prompt in identifier.prompts:
             records.append({**facts, "prompt": prompt, "span": number})
     return pd.DataFrame.from_records(records)
+
+
+def _rows_of_units(
+    manifest: Manifest, identifiers: Sequence[PromptedIdentifier]
+) -> list[str]:
+    """Return the id of the row of each unit, in the order of :func:`_units_of`."""
+    rows: list[str] = []
+    for (example, *_), identifier in zip(spans_of(manifest), identifiers, strict=True):
+        rows += [example.id] * len(identifier.prompts)
+    return rows
 
 
 def _compared_spans(evidence: Evidence) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -28,8 +29,17 @@ from spark_audit.audits.base import (
     Plan,
     Tables,
 )
+from spark_audit.audits.groups.column import (
+    check_groups,
+    files_of_groups,
+    group_column,
+    groups_of_units,
+    with_column,
+)
+from spark_audit.audits.groups.field import ByOption
 from spark_audit.audits.identifiers import plan_of_identifiers
 from spark_audit.audits.matched import pairs
+from spark_audit.audits.matched.by_group import IdentifierGroups
 from spark_audit.audits.matched.did import did_findings
 from spark_audit.audits.matched.findings import findings_by_checkpoint
 from spark_audit.audits.matched.guards import FEWEST_REPLICATES, matching_guards
@@ -114,6 +124,7 @@ class Matched(Audit):
     strongest_claim = "memory"
     memory = True
     memory_metric = "memory"
+    group_rule = ("memory", "memory", "")
     # Memory comes first, since any fine-tuning moves the others. Delta_sel has no
     # better side: a leaking model or a broken one may have the largest value.
     latex = (
@@ -136,10 +147,12 @@ class Matched(Audit):
         str | None,
         "NAME,NAME,...: ordinary training runs; only a DiD larger than theirs counts",
     ] = None
+    by: ByOption = None
 
     def __post_init__(self) -> None:
         """Refuse options without a meaning, when the command line is read."""
         super().__post_init__()
+        files_of_groups(self.by)
         if self.replicates and self.replicates < FEWEST_REPLICATES:
             # Fewer replicates have no 2.5% quantile.
             raise InputError(
@@ -173,6 +186,15 @@ class Matched(Audit):
         """Refuse ``null`` if it names none of the checkpoints, before any scoring."""
         if names:
             listed(self.null, names, where="--null")
+
+    @property
+    def inputs(self) -> list[Path]:
+        """Return the file of groups, if there is one."""
+        return files_of_groups(self.by)
+
+    def check_manifest(self, manifest: Manifest) -> None:
+        """Refuse a field that cannot group the rows, before any scoring."""
+        check_groups(self.by, manifest)
 
     def replicates_of(self, preset: str) -> int:
         """Return the bootstrap replicates: those given, or the preset's."""
@@ -219,6 +241,8 @@ class Matched(Audit):
             Those of :class:`~spark_audit.audits.identifiers.Facts`, 0 for other text.
         ``digits``, ``capitals``, ``letters``, ``marks``
             Number of the identifier's tokens of each class.
+        ``by FIELD``
+            Group of the row, where the option ``by`` names a field.
         """
         # Only checkpoints with a scored plain pass.
         score_tables = {
@@ -258,13 +282,15 @@ class Matched(Audit):
         units = pd.concat([units_of_rows, extra_pairs.units], ignore_index=True)
         units = complete(units)
         units["ref_sum"] = tokens.sums(Sums(manifest))
+        groups = group_column(self.by, manifest, units["example"])
+        units = with_column(units, groups)
 
         def measured() -> Measured:
             """Yield the summed NLL of all units by each checkpoint, nats."""
             for name, table in score_tables.items():
                 yield name, {"nll_sum": tokens.sums(Sums(manifest, table))}
 
-        return Evidence.of(units, measured())
+        return Evidence.of(units, measured(), groups.facts if groups else None)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return figures, guards, findings and tables from the evidence alone."""
@@ -303,6 +329,14 @@ class Matched(Audit):
             replicated = {*nll}.difference(evidence.checkpoints)
             ordinary = listed(self.null, [*nll], where="--null")
             concluded += did_findings(rows, contrasts, replicated, ordinary)
+
+        unit_groups = groups_of_units(evidence)
+        if unit_groups is not None:
+            identifier_groups = IdentifierGroups.of(scores, unit_groups)
+            for name in nll:
+                group_rows, group_findings = identifier_groups.figures(name)
+                rows += group_rows
+                concluded += group_findings
 
         return AuditResult(
             results=rows,

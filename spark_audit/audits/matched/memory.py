@@ -13,7 +13,7 @@ metric          meaning
 ``low_change``  change of low-sensitivity text: the drift
 ==============  =====================================================================
 
-A new figure of a group goes into ``_rows_of_group``, and its metric into
+A new figure of a group goes into ``rows_of_group``, and its metric into
 ``Matched.metrics`` (``audit.py``). Groups: see
 :func:`~spark_audit.audits.matched.units.groups_of_identifiers`.
 """
@@ -75,7 +75,7 @@ def memory_figures(scores: UnitScores, name: str) -> MemoryFigures:
     # Rows by group come first, then the two figures of all identifiers.
     rows: list[Row] = []
     for group, test in tests.items():
-        rows += _rows_of_group(name, group, test)
+        rows += rows_of_group(name, group, test)
 
     rows.append(
         row_of(trend, checkpoint=name, metric="memory", variant="trend", no_effect=0.0)
@@ -105,7 +105,7 @@ def _tests_by_group(scores: UnitScores, change: np.ndarray) -> dict[str, MemoryT
     return tests
 
 
-def _rows_of_group(name: str, group: str, test: MemoryTest) -> list[Row]:
+def rows_of_group(name: str, group: str, test: MemoryTest) -> list[Row]:
     """Return the rows of one group: both sides, memory, and both beyond controls."""
     memory = test.memory
     beyond_controls = test.beyond_controls

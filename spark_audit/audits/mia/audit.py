@@ -35,9 +35,18 @@ from spark_audit.audits.base import (
     with_base,
 )
 from spark_audit.audits.claims import carriers
+from spark_audit.audits.groups.column import (
+    check_groups,
+    files_of_groups,
+    group_column,
+    groups_of_units,
+    with_column,
+)
+from spark_audit.audits.groups.field import ByOption
 from spark_audit.audits.mia import estimates, score_tables
 from spark_audit.audits.mia.above_texts import CHANCE_AUC
 from spark_audit.audits.mia.best_guess import best_guess
+from spark_audit.audits.mia.by_group import GROUP_SCORE, RowsByGroup
 from spark_audit.audits.mia.covariates import covariate_table
 from spark_audit.audits.mia.guards import ScoreGuards, score_guards
 from spark_audit.audits.mia.judged_scores import judged_scores
@@ -131,6 +140,8 @@ class Membership(Audit):
     sides = ("members", "others")
     strongest_claim = "membership"
     naming_score = "reference"
+    group_rule = ("membership", "auc", GROUP_SCORE)
+    counts_in_groups = "rows"
     table_rules = {"mia_roc": "dropped"}
     unit = "of AUC"
 
@@ -146,6 +157,7 @@ class Membership(Audit):
         Path | None,
         "rows of `manifest rows`, in whose order scores are that have no id",
     ] = None
+    by: ByOption = None
 
     @classmethod
     def compared_with(cls, finding: Finding) -> str:
@@ -183,6 +195,7 @@ class Membership(Audit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        files_of_groups(self.by)
         if self.blind_permutations and self.blind_permutations < MIN_PERMUTATIONS:
             raise InputError(
                 f"{self.blind_permutations} permutations cannot give a p below 0.05",
@@ -193,6 +206,7 @@ class Membership(Audit):
     @property
     def inputs(self) -> list[Path]:
         paths = [file.path for file in given_files(self.scores_file)]
+        paths += files_of_groups(self.by)
         if self.scores_rows is not None:
             paths.insert(0, self.scores_rows)
         return paths
@@ -212,6 +226,10 @@ class Membership(Audit):
         for file in given_files(self.scores_file):
             read_scores(file, names, peer_rows)
 
+    def check_manifest(self, manifest: Manifest) -> None:
+        """Refuse a field that cannot group the rows, before any scoring."""
+        check_groups(self.by, manifest)
+
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Return all members and non-members, for the plain pass."""
         return score_tables.plan_of_rows(manifest)
@@ -223,7 +241,8 @@ class Membership(Audit):
 
         Facts of the evidence: ``alone``, figures of the texts; ``borrowed``, whether
         the untrained model's scores are those of the manifest; ``unscored``, the
-        checkpoints without scores; ``outside``, the names of other tools' attacks.
+        checkpoints without scores; ``outside``, the names of other tools' attacks. The
+        column ``by FIELD`` has the group of each example, where ``by`` names a field.
         """
         ids = self.plan(manifest).get(Pass(), [])
         names = [name for name, passes in tables.items() if Pass() in passes]
@@ -285,7 +304,11 @@ class Membership(Audit):
         }
         if files:
             facts["outside"] = list(dict.fromkeys(file.name for file in files))
-        return Evidence.of(texts_alone.units, measured(), facts)
+        groups = group_column(self.by, manifest, ids)
+        if groups is not None:
+            facts |= groups.facts
+        units = with_column(texts_alone.units, groups)
+        return Evidence.of(units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Return rows, contrasts, guards and verdict.
@@ -315,6 +338,20 @@ class Membership(Audit):
 
         # Contrasts last: the verdict takes a change in place of an AUC.
         findings, table_of_texts = verdicts(names, [*rows, *contrasts], guards)
+        unit_groups = groups_of_units(evidence)
+        if unit_groups is not None:
+            row_groups = RowsByGroup.of(
+                pooled,
+                guards,
+                unit_groups,
+                # The AUC comes before the rates.
+                lambda group, name: next(rows_of(group, name, GROUP_SCORE, guards)),
+            )
+            for name in names:
+                group_rows, group_findings = row_groups.figures(name)
+                rows += group_rows
+                findings += group_findings
+
         # Checkpoints without scores have no verdict, and the report says so.
         for name in evidence.facts["unscored"]:
             not_scored = Finding.not_tested(

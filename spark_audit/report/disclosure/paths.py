@@ -34,7 +34,7 @@ from typing import Any
 HIDDEN = "..."
 """Replaces omitted values in a command."""
 
-FILE_OPTIONS = ("scores_file", "scores_rows")
+FILE_OPTIONS = ("scores_file", "scores_rows", "by")
 """Options of audits that are file names."""
 
 HIDDEN_FILE_OPTIONS = ("forget",)

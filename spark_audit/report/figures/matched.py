@@ -1,4 +1,4 @@
-"""The figure of matched identifiers: memory by checkpoint, type and dose."""
+"""The figure of matched identifiers: memory by checkpoint, type, dose and group."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from spark_audit.report.figures.view import (
     View,
 )
 from spark_audit.results import Row
+from spark_audit.results.rows import ROW_GROUP
 from spark_audit.sentences import render
 
 RATIOS = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
@@ -48,7 +49,10 @@ MAX_NATS_IN_TEXT = 7.0
 
 
 def draw_matched(view: View) -> Sketch | None:
-    """Draw a forest of memory; beside it by type and by dose where something leaks."""
+    """Draw a forest of memory; beside it by part where something leaks.
+
+    Parts are types, doses and groups of rows.
+    """
     rows = view.rows("matched", "memory")
     if not rows:
         return None
@@ -56,7 +60,7 @@ def draw_matched(view: View) -> Sketch | None:
     leaking = view.leaking(rows, "matched")[:MAX_BY_PART]
     forest = memory_forest(view, rows)
     by_part: dict[str, Forest] = {}
-    for grouping in ("type", "dose"):
+    for grouping in ("type", "dose", ROW_GROUP):
         groups = view.groups("matched", "memory", grouping)
         if leaking and len(groups) > 1:
             by_part[grouping] = part_forest(
@@ -80,12 +84,17 @@ def draw_matched(view: View) -> Sketch | None:
         null_line(axes, 0.0, render("figure.matched.null"))
 
     draw_legend(figure, samples, names=leaking)
+    remarks = []
+    if by_part:
+        has_groups = ROW_GROUP in by_part
+        key = "parts_and_groups" if has_groups else "parts"
+        remarks.append(f"figure.matched.{key}")
     return Sketch(
         figure=figure,
         rows=list(rows.values()),
         counted=sides_of_memory(view),
         values=[f"{name} {forest.values[name]}" for name in rows],
-        remarks=["figure.matched.parts"] if by_part else [],
+        remarks=remarks,
     )
 
 
@@ -138,7 +147,7 @@ def memory_forest(view: View, rows: Mapping[str, Row]) -> Forest:
 def part_forest(
     view: View, groups: Sequence[str], *, leaking: Sequence[str], grouping: str
 ) -> Forest:
-    """Return the forest of the types or doses of what leaks, the largest first."""
+    """Return the forest of the parts of what leaks, the largest first."""
     is_only = len(leaking) == 1
     marks = []
     gains: dict[str, float] = {}
@@ -161,9 +170,9 @@ def part_forest(
 
         marks.append(ForestMarks(rows, looks))
 
-    # Types stand by size; doses keep their order.
+    # Types and groups stand by size; doses keep their order.
     lines = list(gains)
-    if grouping == "type":
+    if grouping != "dose":
         lines.sort(key=lambda group: -gains[group])
     return Forest(
         lines=lines,
