@@ -14,12 +14,15 @@ Rule                                                It trips where ...
                                                     another one, as of ``erasure``
 ``membership[access=ACCESS] OP N``                  the AUC of an attacker with this
                                                     access compares so with N
+``membership[group=GROUP] OP N``, ``memory...``,    the figure of a group of rows
+``extraction...``                                   compares so with N
 ==================================================  ================================
 
 Behind a metric, ``[type=EMAIL]`` or ``[type=*]`` names a group of the rows, or each
 group of a kind. An audit may have a word for its variants (``Audit.bracket``): then
 ``[access=answers]`` names one of these, ``[access=*]`` all that have a figure, and a
-short word stands for audit and metric (``Audit.short_rule``). A rule is on every
+short word stands for audit and metric (``Audit.short_rule``, and of groups of rows
+``Audit.group_rule``). A rule is on every
 checkpoint of the report, unless it ends with ``for CHECKPOINT`` or
 ``except CHECKPOINT, ...``.
 
@@ -42,6 +45,7 @@ from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT
 from spark_audit.errors import InputError, choose, one_of
 from spark_audit.names import ANY_NAME
 from spark_audit.results.findings import SEVERITY
+from spark_audit.results.rows import ROW_GROUP
 
 FIELDS = ("value", "low", "high", "p")
 """Numbers of a figure that a rule can name."""
@@ -276,7 +280,15 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
     figure = match["figure"]
     field_behind = match["field"] or ""
     short_audit = _audit_of_short_rule(figure)
-    if short_audit:
+    group_figure = ""
+    if match["grouping"] == ROW_GROUP:
+        group_figure = _figure_of_group_rule(figure)
+
+    if group_figure:
+        figure = group_figure
+        if not field_behind and operator_typed not in CHANGES:
+            field_behind = ".value"
+    elif short_audit:
         _check_bracket(short_audit, match["grouping"], where)
         figure = f"{short_audit}.{about(short_audit).metrics[0].name}"
         if not field_behind and operator_typed not in CHANGES:
@@ -335,6 +347,15 @@ def _audit_of_short_rule(figure: str) -> str:
     return ""
 
 
+def _figure_of_group_rule(word: str) -> str:
+    """Return the figure that a word stands for in rules on groups; empty: none."""
+    for name in audit_names():
+        rule_word, metric, variant = about(name).group_rule
+        if word and word == rule_word:
+            return f"{name}.{metric}.{variant}".rstrip(".")
+    return ""
+
+
 def _check_bracket(audit: str, grouping: str | None, where: str) -> None:
     """Refuse a short rule whose brackets do not name a variant.
 
@@ -347,11 +368,16 @@ def _check_bracket(audit: str, grouping: str | None, where: str) -> None:
     if grouping == bracket:
         return
     word = about(audit).short_rule
+    fix = (
+        f"write {word}[{bracket}=NAME] OP NUMBER with one of: "
+        f"{', '.join(_names_in_brackets(audit))}"
+    )
+    if _figure_of_group_rule(word):
+        fix += f"; of a group of rows, write {word}[{ROW_GROUP}=NAME] OP NUMBER"
     raise InputError(
         f"{word} has no {grouping!r}" if grouping else f"{word} lacks its {bracket}",
         where=where,
-        fix=f"write {word}[{bracket}=NAME] OP NUMBER with one of: "
-        f"{', '.join(_names_in_brackets(audit))}",
+        fix=fix,
     )
 
 
