@@ -35,6 +35,9 @@ ADVANCED = Group("Advanced", sort_key=5)
 NO_OPTION = Parameter(parse=False)
 """Marks a field that is not an option."""
 
+BY_OPTION = "--by"
+"""The option of audits that have figures by group of rows."""
+
 
 def fields_in(group: Group) -> Parameter:
     """Return a decorator that makes a dataclass's fields options in a panel."""

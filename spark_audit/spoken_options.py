@@ -27,6 +27,7 @@ ARGUMENTS = {
     "before": "before",
     "baseline": "baseline",
     "batch-size": "batch_size",
+    "by": "by",
     "blind-permutations": "blind_permutations",
     "canaries": "canaries",
     "chat-template": "template",

@@ -157,7 +157,7 @@ class Audit(MetricRows, CheckedFields, ABC):
         ``membership`` in ``membership[access=answers] > 0.6``; empty: none.
     group_rule
         A word, and the metric and variant that it stands for in rules on groups of
-        rows, as ``memory[group=de] < -0.1``; empty: none.
+        rows, as ``memory[group=de] < -0.1``. The audit then has the option ``by``.
     counts_in_groups
         What ``n`` of a figure by group counts, in words.
     outcome_table

@@ -30,6 +30,7 @@ from spark_audit.cli.gate_command import gate
 from spark_audit.cli.persons_command import persons
 from spark_audit.cli.report_commands import compare, epsilon, report
 from spark_audit.cli.verify_command import verify
+from spark_audit.errors import InputError
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import (
     run_command,
@@ -177,6 +178,9 @@ def _add_audits(app: App, argv: Sequence[str]) -> None:
         if name in argv:
             from spark_audit.cli.audit import audit_command
 
+            if name == argv[0]:
+                _check_groups(name, argv)
+
             # `about` returns an audit's class, and a bare one for `all`.
             audits = [about(name)]
             if name == ALL_AUDITS:
@@ -190,6 +194,29 @@ def _add_audits(app: App, argv: Sequence[str]) -> None:
             docstring = about(name).__doc__ or ""
             question = docstring.partition("\n")[0]
         _add(app, name, function, help=question, example=example)
+
+
+def _check_groups(name: str, argv: Sequence[str]) -> None:
+    """Refuse groups of rows for an audit that has no figures by group.
+
+    Raises
+    ------
+    InputError
+        Lists the commands that have them.
+    """
+    has_option = any(word.partition("=")[0] == options.BY_OPTION for word in argv)
+    if not has_option or name == ALL_AUDITS:
+        return
+
+    with_groups = [
+        audit_name for audit_name, audit in all_audits().items() if audit.group_rule[0]
+    ]
+    if name not in with_groups:
+        raise InputError(
+            f"{name} has no figures by group of rows",
+            where=options.BY_OPTION,
+            fix=f"leave it out, or run {', '.join([*with_groups, ALL_AUDITS])}",
+        )
 
 
 def _questions_of_audits() -> dict[str, str]:

@@ -21,6 +21,7 @@ from spark_audit.audits.groups.field import (
     row_groups,
 )
 from spark_audit.audits.groups.merging import shown_groups
+from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import SEVERITY
@@ -139,6 +140,14 @@ def test_only_three_audits_have_the_option():
             audit(by="id")
     with pytest.raises(TypeError):
         Rank(by="task")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("word", ["--by", "--by=task"])
+def test_an_audit_without_groups_names_those_that_have_them(word, capsys):
+    assert command_line(["rank", "--ckpt", "runs/x", word, "task"]) == 2
+    message = capsys.readouterr().err
+    for name in ("matched", "mia", "extract", "all"):
+        assert name in message
 
 
 def test_evidence_has_the_groups_in_a_column_of_the_field(manifest, tmp_path):

@@ -27,6 +27,7 @@ from spark_audit.audits.extract.rates import (
     split_difference,
 )
 from spark_audit.audits.groups.column import UnitGroups
+from spark_audit.audits.groups.field import NOT_STATED
 from spark_audit.audits.groups.merging import ShownGroups, shown_groups
 from spark_audit.audits.groups.worst import GroupTest, TestedGroups
 from spark_audit.names import BASE
@@ -50,8 +51,6 @@ class SpansByGroup:
     spans
         Checkpoint -> its identifiers, with the columns of
         :mod:`~spark_audit.audits.extract.rates`; the index is their number.
-    names
-        Number of an identifier -> its group.
     shown
         The groups that are shown, of the identifiers of ``order``.
     order
@@ -92,8 +91,10 @@ class SpansByGroup:
             has_both = set(of_group["split"]) == set(SPLITS)
             return is_compared if has_both else np.zeros(len(first), dtype=bool)
 
+        # Identifiers that only another report has lack the column.
+        names = first[column].fillna(NOT_STATED).to_numpy().astype(str)
         shown = shown_groups(
-            first[column].to_numpy().astype(str),
+            names,
             first["cluster"].to_numpy(),
             is_train,
             compared,

@@ -28,8 +28,7 @@ from spark_audit.data.person_names import names as person_names
 from spark_audit.data.pii import find_identifiers
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.schema import Manifest
-
-BY_OPTION = "--by"
+from spark_audit.options import BY_OPTION
 
 TASK = "task"
 """The field of rows that manifests have."""
