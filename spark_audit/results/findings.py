@@ -107,6 +107,9 @@ of answers to each prompt."""
 UNBOUNDED = "unbounded"
 """Fact of a finding whose tests have no interval: the reason."""
 
+REMARKS_ON_CLAIM = ("groups.stands_out", "groups.not_apart", "groups.others")
+"""Keys of remarks that go with a claim, where the correction takes it away."""
+
 OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
 
@@ -282,6 +285,8 @@ class Finding(Rendered, Figure):
     def remarks(self) -> list[str]:
         """The sentences that follow the text, each whole."""
         keys = [*self.further]
+        if self.withdrawn:
+            keys = [key for key in keys if key not in REMARKS_ON_CLAIM]
         # A void finding has one closing remark: the fault of its setup.
         if not self.voided_by:
             keys += self._closing_keys()
