@@ -136,6 +136,7 @@ docs/audits/nll
 docs/audits/noise
 docs/audits/utility
 docs/audits/persons
+docs/audits/groups
 docs/audits/relearn
 ```
 
