@@ -30,12 +30,12 @@ EffectOfSizes = Callable[[int, int], float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class RankedSizes:
-    """Numbers of strings that are ranked among candidates.
+    """Numbers of units whose strings are ranked among candidates.
 
     Attributes
     ----------
     n_trained, n_held_out
-        Strings of trained rows, and strings that no trained row holds.
+        Units of trained rows, and those that no trained row holds.
     n_candidates
         Candidates that each ranks among.
     """
@@ -66,7 +66,7 @@ class AuditSizes:
     canaries
         Part of canaries -> the canaries that can be ranked by it.
     twins
-        Identifiers that have twins; ``None``: there are none.
+        Groups with an identifier that has twins; ``None``: there are none.
     """
 
     n_trained: int

@@ -75,7 +75,7 @@ def audit_sizes(
         rows=_membership_design(manifest, row_by_id),
         n_candidates=n_candidates,
         canaries=_canary_sizes(ranked, n_candidates),
-        twins=_twin_sizes(manifest),
+        twins=_twin_sizes(manifest, row_by_id),
     )
 
 
@@ -113,18 +113,23 @@ def _canary_sizes(
     return sizes
 
 
-def _twin_sizes(manifest: Manifest) -> RankedSizes | None:
-    """Return how many identifiers have twins, on both sides; ``None``: none has."""
-    n_trained = 0
+def _twin_sizes(
+    manifest: Manifest, row_by_id: Mapping[str, PlannedRow]
+) -> RankedSizes | None:
+    """Return the groups with an identifier that has twins; ``None``: none has."""
+    trained_groups: set[str] = set()
+    held_out_groups: set[str] = set()
     n_candidates = []
     for twins in manifest.twins:
-        n_trained += twins.dose > 0
+        groups = trained_groups if twins.dose else held_out_groups
+        # A string that stands in several rows joins them into one group.
+        groups.add(row_by_id[twins.contexts[0].example].cluster)
         n_candidates.append(len(twins.candidates))
 
     if not n_candidates:
         return None
     return RankedSizes(
-        n_trained=n_trained,
-        n_held_out=len(n_candidates) - n_trained,
+        n_trained=len(trained_groups),
+        n_held_out=len(held_out_groups),
         n_candidates=median_high(n_candidates),
     )

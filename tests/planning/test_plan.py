@@ -192,3 +192,28 @@ def test_identifiers_that_the_loss_never_sees_are_something_to_change(manifest):
     plan = training_plan(with_examples(manifest, changed))
     assert plan.loss.total("read only") == plan.loss.n_identifiers
     assert len(shown_plan(plan).changes) == 1
+
+
+def test_few_groups_are_something_to_change_before_the_training(manifest):
+    # Held-out identifiers of ten rows alone are too few for a memory of 25%.
+    changed = {}
+    for one in plain_rows(manifest, "test")[10:]:
+        changed[one.id] = one.model_copy(update={"spans": []})
+    plan = training_plan(with_examples(manifest, changed))
+    memory = plan.effect("memory")
+    assert memory.n_held_out == 10
+    assert memory.effect > 0.2 > memory.target
+    n_trained, n_held_out = memory.needed
+    assert n_held_out > 10
+    assert n_trained / n_held_out == pytest.approx(memory.n_trained / 10, rel=0.02)
+    assert len(shown_plan(plan).changes) == 1
+
+
+def test_identifiers_of_one_group_with_twins_count_once(manifest):
+    first, second = manifest.twins[:2]
+    same = second.model_copy(update={"contexts": first.contexts, "dose": first.dose})
+    whole = training_plan(manifest).effect("rise")
+    plan = training_plan(manifest.with_parts(twins=[first, same, *manifest.twins[2:]]))
+    fewer = plan.effect("rise")
+    n_whole = whole.n_trained + whole.n_held_out
+    assert fewer.n_trained + fewer.n_held_out == n_whole - 1

@@ -8,6 +8,7 @@ from spark_audit.audits.planned_effects import (
     RankedSizes,
     units_needed,
 )
+from spark_audit.data.canaries import RANKED
 from spark_audit.stats.estimate import Power
 from spark_audit.stats.power import smallest
 
@@ -21,7 +22,7 @@ def planned_effects(sizes: AuditSizes, *, significance: float) -> list[PlannedEf
     Only results show which part of the canaries is the clearest, so it is that of the
     part with the fewest, at a level that is divided among the parts.
     """
-    n_parts = max(1, len(sizes.canaries))
+    n_parts = len(sizes.canaries) or len(RANKED)
     fewest = min(
         sizes.canaries.values(),
         key=lambda of_part: of_part.n_trained,
