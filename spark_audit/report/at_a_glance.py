@@ -419,7 +419,13 @@ def _step_of_untested(
             if knows(key):
                 return render(key, names=names)
 
-    # No failed check has its own step.
+    # An audit may know better what helps than what is true of most.
+    for checkpoint_state in untested:
+        led_by = checkpoint_state.led_by
+        if led_by is not None and knows(f"next.{led_by.says}"):
+            return render(f"next.{led_by.says}", names=names)
+
+    # No failed check and no audit has its own step.
     if any(checkpoint_state.unclear for checkpoint_state in untested):
         return render("next.confounded", names=names)
     return render("next.not_tested", names=names)
