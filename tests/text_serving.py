@@ -86,6 +86,13 @@ STATUSES = {
     "missing": (404, {}),
 }
 
+REPLIES = {
+    "quota": (429, b"insufficient_quota"),
+    "filter": (400, b"content_filter"),
+    "limit": (400, b"use max_completion_tokens"),
+    "too long": (400, b"This model's maximum context length is 4 tokens."),
+}
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -107,13 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "hangs up":
             self.close_connection = True
             return
-        if fault in ("quota", "filter", "limit"):
-            words = {
-                "quota": (429, b"insufficient_quota"),
-                "filter": (400, b"content_filter"),
-                "limit": (400, b"use max_completion_tokens"),
-            }
-            self.reply(*words[fault], {})
+        if fault in REPLIES:
+            self.reply(*REPLIES[fault], {})
             return
 
         text = self.serving.answer(body)

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import re
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -52,14 +55,17 @@ MIN_CHARACTERS_OF_KEY = 8
 """Characters from which on a key is secret. Local servers take any word for a key, such
 as ``EMPTY`` or ``1``, and to mask that would spoil answers."""
 MAX_PORT = 65535
-WITHOUT_CONNECTION = (
-    httpx2.ConnectError,
-    httpx2.ConnectTimeout,
-    httpx2.ProxyError,
-)
-"""Errors of requests that never reached a server."""
-TRIES_TO_REACH = 3
-"""Tries of a request to a server that nothing has ever connected to."""
+TRIES_AT_FIRST = 3
+"""Tries of a request to a server that has never answered anything, nor said that it is
+busy: its address is wrong, most likely."""
+REFUSED_PARAMETERS = {
+    "temperature": "the model takes no temperature 0, without which it cannot be asked",
+    "seed": "leave out --samples, which are asked for with a seed",
+    "stream": "leave out --stream",
+    "continue_final_message": "give --endpoint chat, which sends no unfinished turn",
+    "add_generation_prompt": "give --endpoint chat, which sends no unfinished turn",
+}
+"""Parameters that a server may refuse -> what to do then."""
 
 
 class AskingStopped(Exception):
@@ -155,8 +161,8 @@ class TextServer:
         # Monotonic time before which no thread sends a request.
         self._not_before = 0.0
         self._limit_name = LIMIT
-        # Whether anything has ever connected.
-        self._is_reached = False
+        # Whether it has ever answered, or said that it is busy.
+        self._is_known = False
 
         headers = {"Accept-Encoding": "identity"}
         if key := api_key():
@@ -197,28 +203,34 @@ class TextServer:
             After :meth:`stop`.
         """
         with errors.at(self.url):
+            failure = ""
             # No pause follows the last try.
             pauses = (*PAUSES_BETWEEN_TRIES, None)
             for n_tries, pause in enumerate(pauses, start=1):
+                self._wait_for_all()
+                self._count_request(failure)
                 reply = self._send(request)
-                if 200 <= reply.status < 300:
-                    answer = read_answer(reply.content)
-                    if answer is not None:
-                        return _without_key_in(answer)
-                elif reply.status == 400 and FILTERED.encode() in reply.content:
-                    # A filter that refuses a prompt refuses it the next time, too.
-                    return TextAnswer(text="", finish=FILTERED, refused=True)
-                elif self._takes_other_limit(reply):
+                answer = _answer_in(reply)
+                if answer is not None:
+                    self._is_known = True
+                    return answer
+                if self._takes_other_limit(reply):
                     continue
-                elif reply.status not in (0, *MAY_ANSWER_LATER) or _is_final(reply):
+                if not _may_be_answered_later(reply):
                     raise _refusal(reply, request.path)
 
+                failure = _failure_of(reply)
+                self._is_known = self._is_known or reply.status in MAY_ANSWER_LATER
                 # A wrong address is told soon.
-                is_away = not self._is_reached and n_tries == TRIES_TO_REACH
-                if pause is None or is_away:
+                is_unknown = not self._is_known and n_tries >= TRIES_AT_FIRST
+                if pause is None or is_unknown:
                     break
                 self._wait(pause, reply)
-            raise _no_answer(reply, n_tries)
+            raise IncompleteError(
+                f"{failure}, {n_tries} times",
+                fix="check the address; what was answered is kept, and the same "
+                "command resumes",
+            )
 
     def _takes_other_limit(self, reply: _Reply) -> bool:
         """Return whether a request may succeed with the other name of the limit.
@@ -255,13 +267,14 @@ class TextServer:
         if self._stopped.wait(seconds):
             raise AskingStopped
 
-    def _send(self, request: TextRequest) -> _Reply:
-        """Send a request once, and read the whole reply up to the time limits."""
+    def _wait_for_all(self) -> None:
+        """Wait as long as the server asked all threads to."""
         while (seconds := self._not_before - time.monotonic()) > 0:
             if self._stopped.wait(seconds):
                 raise AskingStopped
-        self._count_request()
 
+    def _send(self, request: TextRequest) -> _Reply:
+        """Send a request once, and read the whole reply up to the time limits."""
         # Another thread may rename the limit meanwhile.
         limit_name = self._limit_name
         body = {"model": self.model, **request.body}
@@ -274,7 +287,6 @@ class TextServer:
             with self._client.stream(
                 "POST", self.url + request.path, json=body
             ) as response:
-                self._is_reached = True
                 for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > TEXT_ANSWER_BYTES:
@@ -288,20 +300,27 @@ class TextServer:
                 )
         # Its own message may hold an address with a password.
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-            if not isinstance(error, WITHOUT_CONNECTION):
-                self._is_reached = True
             return _Reply(0, reason=_reason_of(error))
 
-    def _count_request(self) -> None:
-        """Count a request that is sent now; refuse one too many."""
+    def _count_request(self, failure: str) -> None:
+        """Count a request that is sent now; refuse one too many.
+
+        Parameters
+        ----------
+        failure
+            Why the try before failed; empty: this is the first one.
+        """
         with self._lock:
             if self._stopped.is_set():
                 raise AskingStopped
             if self._max_requests is not None and self.n_requests >= self._max_requests:
+                problem = (
+                    f"all {self._max_requests} requests of --max-requests are sent"
+                )
+                if failure:
+                    problem = f"{failure}; {problem}"
                 raise IncompleteError(
-                    f"all {self._max_requests} requests of --max-requests are sent, "
-                    "some of them again after a failure",
-                    fix="the same command resumes with as many again",
+                    problem, fix="the same command resumes with as many again"
                 )
             self.n_requests += 1
 
@@ -378,8 +397,42 @@ def _reason_of(error: Exception) -> str:
     if isinstance(error, httpx2.ProxyError):
         return "the proxy refuses"
     if isinstance(error, httpx2.ConnectError):
-        return "no connection"
+        return _reason_without_connection(error)
     return "the connection broke off"
+
+
+def _reason_without_connection(error: Exception) -> str:
+    """Return why there is no connection, by the error that caused another one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return "no host of this name"
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return "its certificate is not trusted: set SSL_CERT_FILE"
+        if isinstance(cause, ssl.SSLError):
+            return "no TLS: is it http:// in place of https://"
+        cause = cause.__cause__ or cause.__context__
+    return "no connection"
+
+
+def _answer_in(reply: _Reply) -> TextAnswer | None:
+    """Return the answer that a reply is; ``None`` if it is none, or broke off.
+
+    A filter that refuses a prompt refuses it the next time, too. That counts as an
+    answer without text.
+    """
+    if 200 <= reply.status < 300:
+        answer = read_answer(reply.content)
+        return None if answer is None else _without_key_in(answer)
+    if reply.status == 400 and FILTERED.encode() in reply.content:
+        return TextAnswer(text="", finish=FILTERED, refused=True)
+    return None
+
+
+def _may_be_answered_later(reply: _Reply) -> bool:
+    """Return whether a further try may help after a reply that is no answer."""
+    is_broken = reply.status == 0 or 200 <= reply.status < 300
+    return is_broken or (reply.status in MAY_ANSWER_LATER and not _is_final(reply))
 
 
 def _is_final(reply: _Reply) -> bool:
@@ -404,23 +457,32 @@ def _refusal(reply: _Reply, path: str) -> EndpointError:
     elif 300 <= reply.status < 400:
         remedy = "a redirect is not followed: give the other address itself"
     elif reply.status in (404, 405):
-        remedy = f"check --model and the address, or give --endpoint {other_endpoint}"
+        remedy = (
+            "check --model and the address, which often ends in /v1, or give "
+            f"--endpoint {other_endpoint}"
+        )
+    elif parameter := _refused_parameter(reply.content):
+        problem += f", and names {parameter}"
+        remedy = REFUSED_PARAMETERS[parameter]
     else:
         remedy = "check --model and --endpoint, and the server's log"
     return EndpointError(problem, fix=f"{remedy}; what was answered is kept")
 
 
-def _no_answer(reply: _Reply, n_tries: int) -> IncompleteError:
-    """Return the error about a request whose tries all failed."""
+def _refused_parameter(content: bytes) -> str:
+    """Return the only parameter of a request that a refusal quotes; empty: none is."""
+    quoted = []
+    for parameter in REFUSED_PARAMETERS:
+        if re.search(rb"""['"`]%b['"`]""" % parameter.encode(), content):
+            quoted.append(parameter)
+    return quoted[0] if len(quoted) == 1 else ""
+
+
+def _failure_of(reply: _Reply) -> str:
+    """Return why a reply is no answer, where a further try may help."""
     if reply.reason:
-        problem = f"gives no answer ({reply.reason})"
-    elif 200 <= reply.status < 300:
-        problem = "answers something else than the OpenAI protocol, or breaks off"
-    else:
-        reason = http.client.responses.get(reply.status, "")
-        problem = f"answers {reply.status} {reason}".rstrip()
-    return IncompleteError(
-        f"{problem}, {n_tries} times",
-        fix="check the address; what was answered is kept, and the same command "
-        "resumes",
-    )
+        return f"gives no answer ({reply.reason})"
+    if 200 <= reply.status < 300:
+        return "answers something else than the OpenAI protocol, or breaks off"
+    reason = http.client.responses.get(reply.status, "")
+    return f"answers {reply.status} {reason}".rstrip()

@@ -276,7 +276,60 @@ def test_a_server_that_nothing_reaches_is_given_up_soon():
         with pytest.raises(IncompleteError):
             server.ask(TextRequest("/completions", {"prompt": "x", "max_tokens": 1}))
         server.close()
-    assert server.n_requests == text_server.TRIES_TO_REACH
+    assert server.n_requests == text_server.TRIES_AT_FIRST
+
+
+def test_pages_in_place_of_answers_are_given_up_soon_unless_one_was_an_answer():
+    """As of an address without /v1, or of a proxy's login."""
+    request = TextRequest("/completions", {"prompt": "x", "max_tokens": 1})
+    with text_serving(answer_of, itertools.repeat("page")) as serving:
+        server = TextServer(serving.url, MODEL)
+        with pytest.raises(IncompleteError):
+            server.ask(request)
+        assert server.n_requests == text_server.TRIES_AT_FIRST
+        serving.faults = iter([""])
+        server.ask(request)
+        serving.faults = itertools.repeat("page")
+        with pytest.raises(IncompleteError):
+            server.ask(request)
+        server.close()
+    n_tries = len(text_server.PAUSES_BETWEEN_TRIES) + 1
+    assert server.n_requests == text_server.TRIES_AT_FIRST + 1 + n_tries
+
+
+def test_a_server_without_tls_is_told_from_one_that_is_away():
+    request = TextRequest("/completions", {"prompt": "x", "max_tokens": 1})
+    with text_serving(answer_of) as serving:
+        server = TextServer(serving.url.replace("http:", "https:"), MODEL)
+        with pytest.raises(IncompleteError, match="TLS"):
+            server.ask(request)
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "parameter"),
+    [
+        (b'{"error": {"param": "temperature", "message": "use 1"}}', "temperature"),
+        (b'{"detail": [{"loc": ["body", "seed"]}]}', "seed"),
+        (b'{"error": "in [\'stream\']: not supported"}', "stream"),
+        (b'{"error": "the temperature of the seed"}', ""),
+        (b'{"sent": {"temperature": 0, "seed": 1}}', ""),
+    ],
+)
+def test_a_refused_parameter_is_named_and_nothing_else_of_the_reply(
+    reply, parameter, monkeypatch
+):
+    replies = {"refused": (400, reply + b" Ann Lee")}
+    monkeypatch.setattr("text_serving.REPLIES", replies)
+    with text_serving(answer_of, itertools.repeat("refused")) as serving:
+        server = TextServer(serving.url, MODEL)
+        with pytest.raises(EndpointError) as raised:
+            server.ask(TextRequest("/completions", {"prompt": "x", "max_tokens": 1}))
+        server.close()
+    assert len(serving.asked) == 1
+    names = [name for name in text_server.REFUSED_PARAMETERS if name in str(raised)]
+    assert (names[:1] or [""]) == [parameter]
+    assert "Ann Lee" not in str(raised)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +352,14 @@ def test_a_server_that_asks_for_no_time_gets_some(tmp_path, monkeypatch):
         ask_until_done(serving, requests_of(store, 1), store)
     assert len(times) == 4
     assert times[-1] - times[0] > 3 * 0.025
+
+
+def test_requests_that_are_used_up_tell_why_they_were():
+    with text_serving(answer_of, itertools.repeat("gateway")) as serving:
+        server = TextServer(serving.url, MODEL, max_requests=2)
+        with pytest.raises(IncompleteError, match="502"):
+            server.ask(TextRequest("/completions", {"prompt": "x", "max_tokens": 1}))
+        server.close()
 
 
 def test_requests_are_limited_with_those_that_are_sent_again(tmp_path):
@@ -377,7 +438,7 @@ def test_a_drip_that_takes_too_long_is_asked_again(tmp_path, monkeypatch):
         with pytest.raises(IncompleteError):
             ask_all(server, requests_of(store, 1), store)
         server.close()
-        assert len(serving.asked) == 1 + len(text_server.PAUSES_BETWEEN_TRIES)
+        assert len(serving.asked) == text_server.TRIES_AT_FIRST
 
 
 def test_a_filter_of_the_server_is_a_refusal_that_is_not_asked_again(tmp_path):
