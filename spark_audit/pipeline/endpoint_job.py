@@ -323,20 +323,32 @@ def _within_limit(units: Sequence[AskedUnit], asking: Asking) -> list[AskedUnit]
         return list(units)
 
     units_by_place: dict[str, list[AskedUnit]] = {}
+    places_by_side: dict[tuple[str, bool], list[str]] = {}
     for unit in units:
+        if unit.place not in units_by_place:
+            side = (unit.record["set"], unit.record["dose"] > 0)
+            places_by_side.setdefault(side, []).append(unit.place)
         units_by_place.setdefault(unit.place, []).append(unit)
-    by_hash = sorted(
-        units_by_place, key=lambda place: hashlib.sha256(place.encode()).digest()
-    )
+
+    # Trained and held-out ones take turns, so that few requests ask for both.
+    turns = []
+    for places in places_by_side.values():
+        in_order = sorted(places, key=_hash_of)
+        turns += [(turn, _hash_of(place), place) for turn, place in enumerate(in_order)]
     n_left = asking.max_requests
     chosen = set()
-    for place in by_hash:
+    for _, _, place in sorted(turns):
         n_requests = len(units_by_place[place]) * asking.answers_each
         if n_requests > n_left:
             break
         n_left -= n_requests
         chosen.add(place)
     return [unit for unit in units if unit.place in chosen]
+
+
+def _hash_of(place: str) -> bytes:
+    """Return a number that stands for an identifier's turn, as bytes."""
+    return hashlib.sha256(place.encode()).digest()
 
 
 def _requests_for(unit: AskedUnit, asking: Asking) -> list[TextRequest]:

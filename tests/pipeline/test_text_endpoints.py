@@ -170,6 +170,21 @@ def test_fewer_requests_ask_for_fewer_identifiers_and_always_the_same(
         assert n_sent < len(serving.asked) <= 16
 
 
+def test_few_requests_ask_for_trained_and_held_out_identifiers_in_turns(
+    tmp_path, capsys
+):
+    words = f"extract --model {MODEL} --manifest {ROOT}/manifests/demo.json --yes"
+    words += f" -o {tmp_path}/out --format json --max-requests 12"
+    with text_serving(nothing) as serving:
+        assert run([*words.split(), "--ckpt", f"tuned={serving.url}"]) == 0
+    evidence = Evidence.read(tmp_path / "out" / "scores" / "extract.parquet")
+    identifiers = evidence.units.drop_duplicates("span")
+    counts = identifiers.groupby(["set", "split"]).size()
+    assert abs(counts["pii", "train"] - counts["pii", "test"]) <= 1
+    # What helps is told, and no audit that needs more than text.
+    assert "--samples" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "options",
     [
