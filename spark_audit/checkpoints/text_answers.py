@@ -24,6 +24,8 @@ END_OF_STREAM = "[DONE]"
 """The last event of a whole stream."""
 CUT = "length"
 """Reason of an answer's end where its tokens were used up."""
+TOO_LONG = "too long"
+"""Reason of ours: the prompt was longer than the model's context there."""
 FILTERED = "content_filter"
 """Reason of an answer's end where the server's filter held it back."""
 
@@ -59,6 +61,11 @@ class TextAnswer:
     def is_cut(self) -> bool:
         """Return whether more would have followed, had there been tokens left."""
         return self.finish == CUT
+
+    @property
+    def is_too_long(self) -> bool:
+        """Return whether the prompt was longer than the model's context."""
+        return self.finish == TOO_LONG
 
 
 def read_answer(content: bytes) -> TextAnswer | None:

@@ -26,7 +26,12 @@ import httpx2
 
 from spark_audit import errors
 from spark_audit.checkpoints.server import KEY, api_key
-from spark_audit.checkpoints.text_answers import FILTERED, TextAnswer, read_answer
+from spark_audit.checkpoints.text_answers import (
+    FILTERED,
+    TOO_LONG,
+    TextAnswer,
+    read_answer,
+)
 from spark_audit.errors import EndpointError, IncompleteError, InputError
 
 TEXT_CONNECT_SECONDS = 30.0
@@ -58,6 +63,10 @@ MAX_PORT = 65535
 TRIES_AT_FIRST = 3
 """Tries of a request to a server that has never answered anything, nor said that it is
 busy: its address is wrong, most likely."""
+WORDS_ON_LONG_PROMPTS = re.compile(
+    rb"context_length_exceeded|exceed_context_size|context (length|size|window)", re.I
+)
+"""What servers write where a prompt is longer than the model's context."""
 REFUSED_PARAMETERS = {
     "temperature": "the model takes no temperature 0, without which it cannot be asked",
     "seed": "leave out --samples, which are asked for with a seed",
@@ -418,14 +427,16 @@ def _reason_without_connection(error: Exception) -> str:
 def _answer_in(reply: _Reply) -> TextAnswer | None:
     """Return the answer that a reply is; ``None`` if it is none, or broke off.
 
-    A filter that refuses a prompt refuses it the next time, too. That counts as an
-    answer without text.
+    A prompt that a filter refuses, or that is too long, is so the next time, too. That
+    counts as an answer without text.
     """
     if 200 <= reply.status < 300:
         answer = read_answer(reply.content)
         return None if answer is None else _without_key_in(answer)
     if reply.status == 400 and FILTERED.encode() in reply.content:
         return TextAnswer(text="", finish=FILTERED, refused=True)
+    if reply.status in (400, 413) and WORDS_ON_LONG_PROMPTS.search(reply.content):
+        return TextAnswer(text="", finish=TOO_LONG)
     return None
 
 

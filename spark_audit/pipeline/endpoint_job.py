@@ -61,12 +61,16 @@ class PlannedAsking:
         Key -> its request.
     n_left_out
         Identifiers that ``--max-requests`` leaves out.
+    n_too_long
+        Identifiers that are left out because a prompt was too long for the model, once
+        that is known.
     """
 
     units: Sequence[AskedUnit]
     keys: Sequence[Sequence[str]]
     requests: Mapping[str, TextRequest]
     n_left_out: int = 0
+    n_too_long: int = 0
 
     def left(self, store: AnswerStore) -> dict[str, TextRequest]:
         """Return the requests whose answers a store lacks."""

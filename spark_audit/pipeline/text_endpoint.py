@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from itertools import compress
 from pathlib import Path
 
 from spark_audit.audits.base import Context
@@ -173,9 +174,9 @@ def _conclude(
 ) -> AuditReport:
     """Conclude from the stored answers, and write the report."""
     request = job.request
-    answers = [[store[key] for key in keys] for keys in planned.keys]
+    concluded_from, answers = _with_answers(planned, store)
     evidence = evidence_of_answers(
-        planned.units, answers, checkpoint=job.name, prompts=job.prompts
+        concluded_from.units, answers, checkpoint=job.name, prompts=job.prompts
     )
     preset = request.preset or job.manifest.settings.preset
     context = Context(
@@ -195,7 +196,7 @@ def _conclude(
         status="partial" if is_partial else "complete",
         command=list(request.command),
         manifest=manifest_facts(job.view),
-        checkpoints=[_facts(job, planned, store, answers)],
+        checkpoints=[_facts(job, concluded_from, store, answers)],
         settings=_settings(job),
         tables=matching(job.view),
         evidence=checksums,
@@ -210,6 +211,40 @@ def _conclude(
         show_text=request.show_text,
     )
     return read_report(job.folder)
+
+
+def _with_answers(
+    planned: PlannedAsking, store: AnswerStore
+) -> tuple[PlannedAsking, list[list[TextAnswer]]]:
+    """Return the units whose prompts the model could read, and the answers to them.
+
+    If one prompt of an identifier was too long, all of its prompts are left out.
+
+    Raises
+    ------
+    InputError
+        If all prompts were too long.
+    """
+    answers = [[store[key] for key in keys] for keys in planned.keys]
+    too_long = set()
+    for unit, answers_of_unit in zip(planned.units, answers, strict=True):
+        if any(answer.is_too_long for answer in answers_of_unit):
+            too_long.add(unit.place)
+
+    is_read = [unit.place not in too_long for unit in planned.units]
+    if not any(is_read):
+        raise InputError(
+            "all prompts are longer than the model's context there",
+            where="--ckpt",
+            fix="serve it with a longer context, and give another -o",
+        )
+    read = replace(
+        planned,
+        units=list(compress(planned.units, is_read)),
+        keys=list(compress(planned.keys, is_read)),
+        n_too_long=len(too_long),
+    )
+    return read, list(compress(answers, is_read))
 
 
 def _settings(job: EndpointJob) -> dict[str, object]:
@@ -260,8 +295,13 @@ def _notes(
         each += f", and {asking.samples} samples at temperature {asking.temperature:g}"
     notes = [f"answers of an endpoint that gives only text ({job.endpoint}): {each}"]
 
+    n_asked = len({unit.place for unit in planned.units}) + planned.n_too_long
+    if planned.n_too_long:
+        notes.append(
+            f"{planned.n_too_long:,} of {n_asked:,} identifiers are left out: their "
+            "prompts are longer than the model's context there"
+        )
     if planned.n_left_out:
-        n_asked = len({unit.place for unit in planned.units})
         n_all = n_asked + planned.n_left_out
         notes.append(
             f"--max-requests {asking.max_requests} left room for {n_asked:,} of "

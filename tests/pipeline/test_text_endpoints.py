@@ -281,6 +281,28 @@ def test_what_is_asked_and_what_it_costs_is_told_as_json(words_for, capsys):
     assert cost["answered"] == 0
 
 
+def test_prompts_that_are_too_long_for_the_model_are_left_out_and_counted(
+    words_for, tmp_path
+):
+    with text_serving(nothing, iter(["", "too long"])) as serving:
+        assert run(words_for(serving, "--yes", "--parallel", "1")) == 0
+        n_requests = len(serving.asked)
+        # A prompt stays too long.
+        assert run(words_for(serving)) == 0
+        assert len(serving.asked) == n_requests
+    (facts,) = read_report(tmp_path / "out").checkpoints
+    assert any(note.startswith("1 of ") for note in facts.notes)
+    evidence = Evidence.read(tmp_path / "out" / "scores" / "extract.parquet")
+    # With a prompt that was too long, the other one of its identifier is left out.
+    assert 1 <= n_requests - len(evidence.units) <= 2
+
+
+def test_a_server_for_which_all_prompts_are_too_long_is_refused(words_for, capsys):
+    with text_serving(nothing, itertools.repeat("too long")) as serving:
+        assert run(words_for(serving, "--yes", "--max-requests", "4")) == 2
+    assert "context" in capsys.readouterr().err
+
+
 def test_audits_that_need_more_than_text_are_refused(words_for, capsys):
     with text_serving(nothing) as serving:
         assert run(words_for(serving, "--yes", audit="rank")) == 2
