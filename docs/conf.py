@@ -173,6 +173,7 @@ benchmarks/known_truth_erasure
 benchmarks/at_most
 benchmarks/canaries
 benchmarks/membership
+benchmarks/named_rows
 ```
 """
 

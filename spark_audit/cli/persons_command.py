@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROWS_NAMED = 5
 """Most rows of a checkpoint whose ids the table shows; --json lists all."""
 
-COLUMNS_OF_NAMED_ROWS = ("checkpoint", "rows", "groups", "which")
+COLUMNS_OF_NAMED_ROWS = ("checkpoint", "rows", "groups", "share", "which")
 """Message keys of the columns of checkpoints with their named rows."""
 
 NamedRecord: TypeAlias = dict[str, Any]
@@ -146,7 +146,8 @@ def _records_of_named_rows(
 
     A record counts all tested rows and groups as ``n_rows`` and ``n_groups``, and lists
     the ids of the revealed ones as ``rows`` and ``groups``. ``why`` says why no
-    row of a checkpoint can be named; empty if some can.
+    row of a checkpoint can be named; empty if some can. At least ``trained_share`` of
+    all tested rows were trained on, with the limits of its interval; None: not tested.
     """
     from spark_audit.report import named
 
@@ -156,6 +157,7 @@ def _records_of_named_rows(
         for checkpoint_rows in named.named_rows(report, evidence, share=share):
             rows = checkpoint_rows.rows
             groups = checkpoint_rows.groups
+            share_estimate = named.share_of_trained(checkpoint_rows, evidence)
             records.append(
                 {
                     "report": str(folder),
@@ -164,6 +166,9 @@ def _records_of_named_rows(
                     "why": checkpoint_rows.why,
                     "n_rows": len(rows),
                     "n_groups": len(groups),
+                    "trained_share": share_estimate.value,
+                    "trained_share_low": share_estimate.low,
+                    "trained_share_high": share_estimate.high,
                     "rows": rows.loc[rows["named"], "row"].tolist(),
                     "groups": groups.loc[groups["named"], "group"].tolist(),
                 }
@@ -183,6 +188,8 @@ def _show_named(
     has_several
         Whether there are several reports, so that names of checkpoints need theirs.
     """
+    from spark_audit.report.person_sentences import trained_share_in_words
+
     counts = []
     lines = []
     for record in records:
@@ -195,7 +202,7 @@ def _show_named(
 
         # If rows cannot be compared, "0 of 345" would look like a result.
         if record["why"]:
-            lines.append((name, "-", "-", record["why"]))
+            lines.append((name, "-", "-", "-", record["why"]))
             continue
         n_groups = len(record["groups"])
         first_rows = ", ".join(row_ids[:ROWS_NAMED])
@@ -206,6 +213,11 @@ def _show_named(
                 name,
                 render("named.of", count=len(row_ids), of=record["n_rows"]),
                 render("named.of", count=n_groups, of=record["n_groups"]),
+                trained_share_in_words(
+                    record["trained_share"],
+                    record["trained_share_low"],
+                    record["trained_share_high"],
+                ),
                 first_rows,
             )
         )
@@ -218,6 +230,8 @@ def _show_named(
     header = [render(f"named.column_{name}") for name in COLUMNS_OF_NAMED_ROWS]
     show_table("", header, lines, figures=False)
 
+    if any(record["trained_share"] is not None for record in records):
+        show_line(render("named.trained_shares"))
     show_line(render("named.false_share", share=share))
     show_line(render("named.limits"))
     show_line(render("named.next"))

@@ -4,9 +4,10 @@ They follow from the evidence of the membership audit in the report folder, with
 model or texts. The score was declared beforehand: ``reference``, the rise of a text's
 log-likelihood since the untrained model, compared with held-out rows of its task.
 
-A row is named if its p passes the Benjamini-Hochberg procedure (``conformal.py``). A
-further reason to name nobody is a branch of :func:`_why_nobody_is_named`, or of
-:func:`why_in_doubt` where it comes from a guard.
+A row is named if its p, multiplied by the estimated share of untrained rows, passes the
+Benjamini-Hochberg procedure (``conformal.py``). A further reason to name nobody is a
+branch of :func:`_why_nobody_is_named`, or of :func:`why_in_doubt` where it comes from a
+guard.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from spark_audit.audits import Membership, about
 from spark_audit.audits.setup_guards import faults
@@ -27,6 +29,8 @@ from spark_audit.results import Guard, Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
 from spark_audit.stats import conformal
+from spark_audit.stats.estimate import Estimate
+from spark_audit.stats.trained_share import trained_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +59,9 @@ class Named:
         these p, too.
     held_out
         Number of held-out groups that rows and groups are compared with.
+    least_untrained
+        The smallest number that a row's p was multiplied by: an estimate of the share
+        of untrained rows.
     why
         Why no row can be named; empty: rows can be.
     """
@@ -63,6 +70,7 @@ class Named:
     rows: pd.DataFrame
     groups: pd.DataFrame
     held_out: int
+    least_untrained: float
     why: str = ""
 
     def summary(self, share: float) -> str:
@@ -82,9 +90,10 @@ class Named:
         )
         if n_named:
             return summary
-        # Of N rows, k at the smallest p, 1 / (C + 1) with C held-out groups, are named
-        # if N / ((C + 1) k) <= share. This is the least such k.
-        fewest = math.ceil(len(self.rows) / (share * (self.held_out + 1)))
+        # Of N rows, k at the smallest p, u / (C + 1) with C held-out groups and the
+        # factor u, are named if N u / ((C + 1) k) <= share. This is the least such k.
+        smallest_p = self.least_untrained / (self.held_out + 1)
+        fewest = math.ceil(len(self.rows) * smallest_p / share)
         needed = render("named.fewest", held_out=self.held_out, fewest=fewest)
         return f"{summary} {needed}"
 
@@ -163,7 +172,8 @@ def _named_rows_of_checkpoint(
         units["cluster"],
     )  # (rows,)
     p = conformal.conformal_p(scores, is_held_out, units["cluster"])  # (rows,)
-    is_named = conformal.discoveries(p, share=share)  # (rows,), bool
+    untrained = conformal.untrained_shares(p, units["cluster"], units["task"])
+    is_named = conformal.discoveries(p, share=share, untrained=untrained)  # (rows,)
 
     all_rows = units.rename(columns={"example": "row", "cluster": "group"})
     all_rows = all_rows[["row", "task", "group"]]
@@ -175,7 +185,7 @@ def _named_rows_of_checkpoint(
         {"rows": p_by_group.size(), "p": p_by_group.agg(conformal.simes)}
     )
     groups = groups.reset_index()
-    groups["named"] = conformal.discoveries(groups["p"], share=share)
+    groups["named"] = named_groups(groups["p"], share=share)
 
     n_held_out_groups = units["cluster"][is_held_out].nunique()
     why = _why_nobody_is_named(report, name, p, n_held_out_groups)
@@ -187,7 +197,37 @@ def _named_rows_of_checkpoint(
         rows=rows,
         groups=groups,
         held_out=n_held_out_groups,
+        least_untrained=float(np.nanmin(untrained, initial=np.inf)),
         why=why,
+    )
+
+
+def named_groups(p: ArrayLike, *, share: float) -> np.ndarray:
+    """Return which groups of rows are named by their p, shape ``(groups,)``, bool.
+
+    A group has one p, whichever tasks its rows are of, and counts once where the share
+    of untrained groups is estimated.
+    """
+    values = np.asarray(p, np.float64)
+    untrained = conformal.untrained_shares(values, np.arange(len(values)))
+    return conformal.discoveries(values, share=share, untrained=untrained)
+
+
+def share_of_trained(named: Named, evidence: Evidence) -> Estimate:
+    """Return the share of trained rows that look more familiar than held-out ones.
+
+    At least so many of the rows that were given as training data were trained on. It is
+    not estimable where no row can be named.
+    """
+    if named.why:
+        return Estimate.missing(named.why)
+
+    units = evidence.units
+    return trained_share(
+        evidence.row(named.checkpoint, Membership.naming_score),
+        ~units["member"].to_numpy(bool),
+        units["task"],
+        units["cluster"],
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from spark_audit.report.person_changes import PersonChange
 from spark_audit.report.persons import PersonRecord
 from spark_audit.sentences import render
 
-PERSON_COLUMNS = ("checkpoint", "result", "p", "least", "rows", "back")
+PERSON_COLUMNS = ("checkpoint", "result", "p", "least", "rows", "back", "share")
 """Keys of the columns of :func:`person_line`."""
 
 CHANGE_COLUMNS = ("before", "after", "change", "p", "least")
@@ -93,6 +94,11 @@ def person_line(record: PersonRecord) -> tuple[str, ...]:
         least,
         listed,
         back,
+        trained_share_in_words(
+            record["trained_share"],
+            record["trained_share_low"],
+            record["trained_share_high"],
+        ),
     )
 
 
@@ -137,6 +143,9 @@ def remarks_on_persons(
     if any(record["back"] is not None for record in records):
         yield render("persons.means.back")
 
+    if any(record["trained_share"] is not None for record in records):
+        yield render("named.trained_shares")
+
     directions = {change["change"] for change in changes}
     for direction in ("fell", "untested"):
         if direction in directions:
@@ -144,6 +153,23 @@ def remarks_on_persons(
 
     # It holds of every result.
     yield render("persons.limits")
+
+
+def trained_share_in_words(
+    value: float | None, low: float | None, high: float | None
+) -> str:
+    """Return the share of trained rows with its interval; empty if there is none.
+
+    Limits are rounded outwards, to whole numbers of per cent.
+    """
+    if value is None or low is None or high is None:
+        return ""
+    return render(
+        "named.trained_share",
+        value=round(100 * value),
+        low=math.floor(100 * low),
+        high=math.ceil(100 * high),
+    )
 
 
 def _test_in_words(record: PersonRecord | PersonChange) -> str:

@@ -30,7 +30,9 @@ from spark_audit.report.named import (
     NAMED_SHARE,
     Named,
     evidence_of,
+    named_groups,
     named_rows,
+    share_of_trained,
 )
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
@@ -73,6 +75,9 @@ class PersonRecord(TypedDict):
         Whether rows of the person are among those that should be forgotten.
     verdict
         If so, the verdict of the audit of erasure on the checkpoint; empty: none.
+    trained_share, trained_share_low, trained_share_high
+        Of all rows that were given as training data, not the person's alone, at least
+        this share was trained on, with its interval; ``None``: not tested.
     """
 
     id: str
@@ -90,6 +95,9 @@ class PersonRecord(TypedDict):
     why: str
     forget: bool
     verdict: str
+    trained_share: float | None
+    trained_share_low: float | None
+    trained_share_high: float | None
 
 
 def persons(
@@ -156,7 +164,7 @@ def persons(
         records += _records_of_checkpoint(
             named,
             clusters_by_person,
-            evidence.units,
+            evidence,
             extracted=extracted,
             texts_of_identifiers=texts_of_identifiers,
             share=share,
@@ -216,7 +224,7 @@ def _check_all_known(clusters_by_person: Mapping[str, set[str]]) -> None:
 def _records_of_checkpoint(
     named: Named,
     clusters_by_person: Mapping[str, set[str]],
-    units: pd.DataFrame,
+    evidence: Evidence,
     *,
     extracted: Evidence | None,
     texts_of_identifiers: Sequence[str],
@@ -231,8 +239,8 @@ def _records_of_checkpoint(
         :mod:`spark_audit.report.named`.
     clusters_by_person
         From :func:`clusters_of_persons`.
-    units
-        Rows whose membership was audited, trained (``member``) and held-out ones.
+    evidence
+        Evidence of membership: of trained rows (``member``) and of held-out ones.
     extracted
         Evidence of identifiers that were asked for, if there is any.
     texts_of_identifiers
@@ -240,6 +248,9 @@ def _records_of_checkpoint(
     share
         Expected share of false ones among named rows.
     """
+    units = evidence.units
+    share_estimate = share_of_trained(named, evidence)
+
     # ``group`` is the column of clusters in the tables of named.py.
     trained_rows_by_person = {}
     for person, clusters in clusters_by_person.items():
@@ -287,6 +298,9 @@ def _records_of_checkpoint(
                 "why": named.why or _why_no_trained_row(len(trained_rows), n_held_out),
                 "forget": False,
                 "verdict": "",
+                "trained_share": share_estimate.value,
+                "trained_share_low": share_estimate.low,
+                "trained_share_high": share_estimate.high,
             }
         )
     return records
@@ -340,8 +354,8 @@ def _listed_persons(
         is_other = ~named.groups["group"].isin(clusters_by_person[person])
         p_of_others = named.groups.loc[is_other, "p"]
         # The person comes first, so the first answer is the person's.
-        is_discovery = conformal.discoveries([p_of_person, *p_of_others], share=share)
-        if is_discovery[0]:
+        is_named = named_groups([p_of_person, *p_of_others], share=share)
+        if is_named[0]:
             listed_persons.add(person)
     return listed_persons
 

@@ -11,6 +11,7 @@ from .clustered_roc import auc_estimate as auc_estimate
 from .clustered_tpr import tpr_estimate as tpr_estimate
 from .conformal import conformal_p as conformal_p
 from .conformal import discoveries as discoveries
+from .conformal import untrained_shares as untrained_shares
 from .duplicates import duplicate_groups as duplicate_groups
 from .epsilon_bounds import candidate_guess_bound as candidate_guess_bound
 from .epsilon_bounds import one_run_bound as one_run_bound
@@ -33,3 +34,4 @@ from .roc_replicates import tpr_replicates as tpr_replicates
 from .sampled_extraction import n_p as n_p
 from .sign_flips import max_t as max_t
 from .sign_flips import sign_flip as sign_flip
+from .trained_share import trained_share as trained_share

@@ -145,6 +145,37 @@ def test_of_the_untrained_model_the_own_score_alone_counts(tmp_path, score):
     assert bool(names) == (score != "loss") == (not why)
 
 
+def test_the_share_that_was_trained_on_is_told_with_its_interval(
+    folder, capsys, monkeypatch
+):
+    """``leaky`` knows half of the rows, ``clean`` none."""
+    assert command_line(["persons", str(folder), "--json"]) == 0
+    named = json.loads(capsys.readouterr().out)["named"]
+    assert command_line(["persons", str(folder), "--person", "five", "--json"]) == 0
+    sheets = json.loads(capsys.readouterr().out)["persons"]
+    for records in (named, sheets):
+        by_name = {record["checkpoint"]: record for record in records}
+        leaky = by_name["leaky"]
+        assert leaky["trained_share"] == pytest.approx(0.5, abs=0.15)
+        assert leaky["trained_share_low"] < 0.5 < leaky["trained_share_high"]
+        assert by_name["clean"]["trained_share_low"] == 0
+
+    # The tables show it, too.
+    monkeypatch.setenv("COLUMNS", "400")
+    value = f"{100 * leaky['trained_share']:.0f}%"
+    for options in ([], ["--person", "five"]):
+        assert command_line(["persons", str(folder), *options]) == 0
+        assert value in capsys.readouterr().out
+
+
+def test_no_share_is_told_where_nobody_can_be_named(tmp_path, capsys):
+    made(tmp_path, held_out=10)
+    assert command_line(["persons", str(tmp_path), "--json"]) == 0
+    for record in json.loads(capsys.readouterr().out)["named"]:
+        assert record["why"]
+        assert record["trained_share"] is None
+
+
 def test_a_named_row_stays_shown_among_many_persons(folder):
     """Its own p is too large once corrected: the list is what shows it."""
     ids = [f"row-{i}" for i in range(30)]
