@@ -42,7 +42,6 @@ from spark_audit.results import (
     AuditResult,
     Claim,
     Finding,
-    Guard,
     Hits,
     Report,
     Row,
@@ -587,30 +586,4 @@ def _check_tables(tables: object) -> None:
         where="tables",
         fix="give the scores of each checkpoint by its name, as in "
         "{'mine': sa.score(...)}",
-    )
-
-
-def guard(
-    name: str,
-    says: str,
-    facts: Mapping[str, Fact],
-    *,
-    further: Sequence[str] = (),
-    passed: bool | None = None,
-    checkpoint: str = "",
-) -> Guard:
-    """Return a guard, by default a warning, whose sentence is ``guard.SAYS``.
-
-    Parameters
-    ----------
-    further
-        Keys of the sentences that follow, also without ``guard.``.
-    """
-    return Guard(
-        name=name,
-        checkpoint=checkpoint,
-        passed=passed,
-        says=f"guard.{says}",
-        further=[f"guard.{key}" for key in further],
-        facts=dict(facts),
     )

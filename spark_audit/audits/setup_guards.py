@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from spark_audit.audits.base import Tables, guard
+from spark_audit.audits.base import Tables
 from spark_audit.audits.identifiers import REPRODUCED
 from spark_audit.audits.setup_faults import ALARM as ALARM
 from spark_audit.audits.setup_faults import (
@@ -52,6 +52,7 @@ from spark_audit.names import (
 )
 from spark_audit.results import Claim, Finding, Guard, Row
 from spark_audit.results.findings import DETECTED, SEVERITY
+from spark_audit.results.guards import guard
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.memory_contrast import Memory
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_audit.audits.base import guard
 from spark_audit.audits.supervision import (
     canary_supervision,
     is_known,
@@ -23,6 +22,7 @@ from spark_audit.data.occurrences import string_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Guard, Hits
 from spark_audit.results.findings import Fact
+from spark_audit.results.guards import guard
 
 CUT_OFF_GUARD = "cut_off"
 """Name of the guard on identifiers, and key of its sentence."""

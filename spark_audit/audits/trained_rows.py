@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import guard
 from spark_audit.audits.token_sums import base_nll_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.results import Finding, Guard, Row
 from spark_audit.results.findings import Fact
+from spark_audit.results.guards import guard
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.memory_contrast import Memory, Sides, memory

@@ -155,7 +155,7 @@ def _check_options(
     InputError
         With the first of them.
     """
-    from spark_audit.report.folder import check_formats
+    from spark_audit.report.formats import check_formats
 
     check_formats(formats, exact=exact)
     options.text_in_dossier(formats, show_text=show_text)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from spark_audit.arguments import checked_call
 from spark_audit.audits import Matched, about, audit_names, find
-from spark_audit.audits.base import Context, baselines_of, guard, originals
+from spark_audit.audits.base import Context, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import REMAINS
 from spark_audit.audits.trained_rows import TRAINED_ROWS_FIT
@@ -28,11 +28,13 @@ from spark_audit.pipeline.conclude import score_files, write_evidence
 from spark_audit.pipeline.folders import check_is_for_reports
 from spark_audit.report.assemble import MATCHING_TABLES, assemble
 from spark_audit.report.audit_report import AuditReport
-from spark_audit.report.folder import REPORT_FOLDERS, read_report
+from spark_audit.report.folder import read_report
+from spark_audit.report.formats import REPORT_FOLDERS
 from spark_audit.report.kept import keep_if_replaced
 from spark_audit.report.named import evidence_of
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
+from spark_audit.results.guards import guard
 
 NOT_INSTALLED = "the package that it is of is not installed"
 """Why nothing is concluded for an audit of another package that is not installed."""

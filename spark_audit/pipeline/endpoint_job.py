@@ -34,7 +34,7 @@ from spark_audit.pipeline.folders import MANIFESTS, report_folder
 from spark_audit.pipeline.job import given_manifest
 from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.request import Request
-from spark_audit.report.folder import check_formats
+from spark_audit.report.formats import check_formats
 from spark_audit.scoring.answer_store import AnswerStore
 
 VARIABLES = {

@@ -18,7 +18,8 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.inputs_record import REPORTS
 from spark_audit.pipeline.joined import lost_parts
 from spark_audit.pipeline.request import Request
-from spark_audit.report.folder import REPORT_FOLDERS, folder_of, read_report
+from spark_audit.report.folder import folder_of, read_report
+from spark_audit.report.formats import REPORT_FOLDERS
 from spark_audit.results import Report
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from spark_audit.pipeline.lineup import (
 )
 from spark_audit.pipeline.opened import check_options, opened_checkpoints
 from spark_audit.pipeline.request import Request
-from spark_audit.report.folder import check_formats
+from spark_audit.report.formats import check_formats
 from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass
 

@@ -8,9 +8,9 @@ from spark_audit.results.audit_result import AuditResult as AuditResult
 from spark_audit.results.findings import OF_REPORT as OF_REPORT
 from spark_audit.results.findings import Claim as Claim
 from spark_audit.results.findings import Finding as Finding
-from spark_audit.results.findings import Guard as Guard
 from spark_audit.results.findings import Hits as Hits
 from spark_audit.results.findings import by_severity as by_severity
+from spark_audit.results.guards import Guard as Guard
 from spark_audit.results.report import CheckpointFacts as CheckpointFacts
 from spark_audit.results.report import ManifestFacts as ManifestFacts
 from spark_audit.results.report import Report as Report

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_audit.arguments import checked_call
 from spark_audit.cells_html import cell_html, counted, short_repr
-from spark_audit.results.findings import Finding, Guard, by_severity
+from spark_audit.results.findings import Finding, by_severity
 from spark_audit.results.frames import frame
+from spark_audit.results.guards import Guard
 from spark_audit.results.rows import Contrast, Row, Strict
 
 if TYPE_CHECKING:

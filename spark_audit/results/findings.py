@@ -114,49 +114,6 @@ OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which comes first."""
 
 
-class Guard(Rendered):
-    """A condition that can void a claim; ``passed`` is null when it is a warning."""
-
-    name: Text
-    """What is asked for."""
-    checkpoint: Text = ""
-    """Whose claim it voids; empty: all."""
-    passed: bool | None
-    """Null: a warning."""
-
-    def __repr__(self) -> str:
-        return short_repr(
-            self, self.name, checkpoint=self.checkpoint, outcome=self.outcome
-        )
-
-    def __str__(self) -> str:
-        return repr(self)
-
-    def _repr_html_(self) -> str:
-        """Return it as a notebook shows it, without the figures of its sentences."""
-        facts = {"checkpoint": self.checkpoint, "outcome": self.outcome}
-        return facts_html(f"Check: {self.title}", facts, note="Sentences: detail.")
-
-    @property
-    def outcome(self) -> str:
-        """The result of the check in a word: it held, failed, or warns."""
-        if self.passed is None:
-            return "warning"
-        return "held" if self.passed else "failed"
-
-    @property
-    def title(self) -> str:
-        """The name in the language of the report."""
-        return sentences.optional(f"check.{self.name}") or self.name
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def detail(self) -> str:
-        """The result of the check, in sentences."""
-        keys = [self.says, *self.further]
-        return " ".join(sentences.render(key, **self.facts) for key in keys)
-
-
 class OfRow(Enum):
     """Default of an argument: take the figure of the row. None means no figure."""
 

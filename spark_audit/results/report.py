@@ -15,7 +15,8 @@ from pydantic import AfterValidator, ConfigDict, Field, computed_field
 from spark_audit import sentences
 from spark_audit.cells_html import short_repr
 from spark_audit.files import without_examples
-from spark_audit.results.findings import Finding, Guard, by_severity
+from spark_audit.results.findings import Finding, by_severity
+from spark_audit.results.guards import Guard
 from spark_audit.results.report_checks import (
     RESERVED_TABLES,
     ReportTables,

@@ -3,7 +3,6 @@
 import pytest
 from made_reports import figure, made_report, said
 
-from spark_audit.audits.base import guard
 from spark_audit.audits.supervision_guards import supervision_warnings
 from spark_audit.cli.main import run
 from spark_audit.cli.show import show_report
@@ -11,6 +10,7 @@ from spark_audit.files import write_text
 from spark_audit.report.checkpoint_states import checkpoint_states
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.results import Hits, Report
+from spark_audit.results.guards import guard
 
 CUT_OFF = {"cut_off": Hits(count=16, of=48)}
 CANARIES = {"without_loss": Hits(count=12, of=40), "n_cut_off": 0}

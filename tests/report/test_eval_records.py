@@ -15,7 +15,8 @@ from made_reports import TEST, checkpoint, figure, made_report, manifest_facts, 
 from spark_audit.audits import about, audit_names
 from spark_audit.cli.main import run as command_line
 from spark_audit.files import check_links
-from spark_audit.report.folder import REPORT_FOLDERS, read_report, write_report
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.formats import REPORT_FOLDERS
 from spark_audit.report.writers.eval_records import LEVELS
 from spark_audit.results import Report
 from spark_audit.results.findings import Claim

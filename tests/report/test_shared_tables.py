@@ -14,12 +14,8 @@ from shared_digits import digits, long_numbers
 
 from spark_audit.audits.mia.covariates import covariate_table
 from spark_audit.report.disclosure.shared import disclosed
-from spark_audit.report.folder import (
-    EXACT_FORMATS,
-    FORMATS_ON_REQUEST,
-    WRITERS,
-    write_report,
-)
+from spark_audit.report.folder import write_report
+from spark_audit.report.formats import EXACT_FORMATS, FORMATS_ON_REQUEST, WRITERS
 from spark_audit.report.writers.table_files import csv_text
 from spark_audit.results import Finding, Report
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH

@@ -23,15 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import (
-    Audit,
-    Context,
-    LatexColumn,
-    Metric,
-    Plan,
-    Tables,
-    guard,
-)
+from spark_audit.audits.base import Audit, Context, LatexColumn, Metric, Plan, Tables
 from spark_audit.audits.canary import epsilon, ranks
 from spark_audit.audits.canary.canary_finding import canary_finding
 from spark_audit.audits.canary.figures import canary_figures, dose_table
@@ -51,6 +43,7 @@ from spark_audit.manifest.encodings import key_of
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.results import AuditResult, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.guards import guard
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats import canary_ranks
 

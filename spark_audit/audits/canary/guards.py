@@ -7,10 +7,10 @@ A guard passes, fails (which voids its figures), or only warns or informs
 
 from __future__ import annotations
 
-from spark_audit.audits.base import guard
 from spark_audit.audits.canary.ranked_canaries import RankedCanaries
 from spark_audit.names import BASE
 from spark_audit.results import Guard
+from spark_audit.results.guards import guard
 
 
 def guards(canaries: RankedCanaries) -> list[Guard]:

@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_audit.audits.base import guard
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.erasure.comparison import ErasureComparison, MemoryTestResult
 from spark_audit.audits.erasure.verdicts import Margin
 from spark_audit.audits.identifiers import REPRODUCED
 from spark_audit.audits.setup_faults import ALARM
 from spark_audit.results import Guard, Row
+from spark_audit.results.guards import guard
 
 BEFORE_GUARD = "erasure_before"
 RETRAINED_GUARD = "erasure_retrained"

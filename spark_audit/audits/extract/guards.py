@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from spark_audit.audits.base import guard
 from spark_audit.audits.extract.rates import comparable, row_of, split_difference
 from spark_audit.names import BASE
 from spark_audit.results import Guard
+from spark_audit.results.guards import guard
 from spark_audit.stats.estimate import side_of
 
 

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import guard
 from spark_audit.audits.identifiers import sides_of
 from spark_audit.audits.matched.report_rows import guard_row, row_of
 from spark_audit.audits.matched.units import Occurrences, UnitScores
 from spark_audit.names import BASE
 from spark_audit.results import Guard
 from spark_audit.results.findings import Fact
+from spark_audit.results.guards import guard
 from spark_audit.stats import balance
 
 FEWEST_REPLICATES = 100

@@ -48,6 +48,7 @@ from spark_audit.audits.mia.above_texts import CHANCE_AUC
 from spark_audit.audits.mia.best_guess import best_guess
 from spark_audit.audits.mia.by_group import GROUP_SCORE, RowsByGroup
 from spark_audit.audits.mia.covariates import covariate_table
+from spark_audit.audits.mia.curve import curve_table
 from spark_audit.audits.mia.guards import ScoreGuards, score_guards
 from spark_audit.audits.mia.judged_scores import judged_scores
 from spark_audit.audits.mia.outside_scores import (
@@ -74,18 +75,8 @@ from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value, render
-from spark_audit.stats.clustered_tpr import effective_clusters, tpr_by_task
 from spark_audit.stats.estimate import Estimate, side_of
 from spark_audit.stats.power import NOT_DETECTED
-
-POINTS_OF_CURVE = 20
-"""Points of a ROC curve in the report."""
-
-MAX_FPR_OF_CURVE = 0.99
-"""Largest budget of false positives at which a ROC curve has a point."""
-
-ABOVE_ROUNDING = 1 + 1e-9
-"""Factor of a budget, so that rounding does not lose its last false positive."""
 
 MIN_PERMUTATIONS = 20
 """With fewer permutations no p can be below 0.05."""
@@ -578,47 +569,3 @@ def contrasts_of(
             no_effect=0.0,
             p=p,
         )
-
-
-def curve_table(
-    pooled: estimates.MembershipGroup, names: Sequence[str]
-) -> Iterator[TableRecord]:
-    """Yield points of the ROC curves, with the band of a random score.
-
-    The smallest budget of false positives is one held-out cluster of the task with the
-    fewest, which is the smallest that the rows resolve; the largest is
-    :data:`MAX_FPR_OF_CURVE`. Points are evenly spaced on a logarithmic scale. A rate is
-    the mean over tasks, as in the rows.
-
-    Yields
-    ------
-    ``checkpoint``, ``variant`` (the score), ``fpr`` and ``tpr`` (shares from 0 to 1),
-    and ``chance_low`` and ``chance_high``, the 95% band of ``tpr``.
-    """
-    for name, attack in product(names, score_tables.DECLARED_SCORES):
-        if pooled.reason_missing(name, attack):
-            continue
-
-        scored, (values,) = pooled.scored_examples((name, attack))
-        n_others = effective_clusters(scored.design)[:, 1]  # (tasks,)
-        fewest_others = int(n_others.min()) if len(n_others) else 0
-        # A single cluster of non-members allows no budget below 1.
-        if fewest_others < 2:
-            continue
-
-        # One false positive in the smallest task.
-        least_fpr = 1 / fewest_others * ABOVE_ROUNDING
-        fprs = np.geomspace(least_fpr, MAX_FPR_OF_CURVE, POINTS_OF_CURVE)
-        for fpr in fprs.tolist():
-            band = pooled.chance(name, attack, fpr)
-            if not band:
-                continue
-            rates = [tpr.value for tpr in tpr_by_task(scored.design, values, fpr)]
-            yield {
-                "checkpoint": name,
-                "variant": attack,
-                "fpr": fpr,
-                "tpr": float(np.mean(rates)),
-                "chance_low": band["null_low"],
-                "chance_high": band["null_high"],
-            }

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import guard
 from spark_audit.audits.mia import estimates, score_tables
 from spark_audit.audits.mia.above_texts import CHANCE_AUC
 from spark_audit.audits.mia.covariates import covariate_table, differs_by_covariate
@@ -32,6 +31,7 @@ from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import Guard, Hits, Row, number
 from spark_audit.results.findings import Fact
+from spark_audit.results.guards import guard
 from spark_audit.stats.estimate import Estimate, Status, side_of
 from spark_audit.stats.multiple_tests import correlated
 

@@ -41,6 +41,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, BASE
 from spark_audit.results import AuditResult, Contrast, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.guards import guard
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.estimate import Estimate
@@ -310,7 +311,7 @@ def _noise_guards(relative: pd.Series[float]) -> list[Guard]:
     by_sigma = relative.groupby("sigma")
     largest_ratio = float((by_sigma.max() / by_sigma.min()).max())
     if largest_ratio > SAME_SIZE:
-        return [base.guard("same noise", "same_noise", {"ratio": largest_ratio})]
+        return [guard("same noise", "same_noise", {"ratio": largest_ratio})]
     return []
 
 

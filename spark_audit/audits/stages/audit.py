@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_audit.audits.base import Context, Metric, Plan, Tables, guard
+from spark_audit.audits.base import Context, Metric, Plan, Tables
 from spark_audit.audits.identifiers import (
     audited_spans,
     identifier_facts,
@@ -39,6 +39,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME
 from spark_audit.results import AuditResult, Finding, Guard
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.guards import guard
 from spark_audit.results.rows import grouped
 from spark_audit.scoring.table import Pass
 

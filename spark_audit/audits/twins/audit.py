@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.identifiers import identifier_facts
 from spark_audit.audits.planned_effects import AuditSizes, PlannedEffect
 from spark_audit.audits.supervision import COLUMN, Trained, trained_identifiers
@@ -37,6 +37,7 @@ from spark_audit.manifest.schema import Manifest, ManifestTwins
 from spark_audit.names import NEVER, TRAINED
 from spark_audit.results import AuditResult, Finding, Guard, Hits
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.guards import guard
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.canary_ranks import candidate_rank
 from spark_audit.stats.duplicates import connected_components

@@ -20,15 +20,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import (
-    Context,
-    LatexColumn,
-    Metric,
-    Plan,
-    Tables,
-    guard,
-    scored,
-)
+from spark_audit.audits.base import Context, LatexColumn, Metric, Plan, Tables, scored
 from spark_audit.audits.of_series import OfSeries, tasks_in_order
 from spark_audit.audits.utility.answers import all_series
 from spark_audit.audits.utility.figures import (
@@ -45,6 +37,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY_NAME, series_of
 from spark_audit.results import AuditResult, Contrast, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.guards import guard
 from spark_audit.results.report_checks import ACCURACY_MATRIX
 from spark_audit.scoring.answers import normalised
 from spark_audit.scoring.table import Pass, TokenTable

@@ -14,7 +14,7 @@ from spark_audit.previous import PREVIOUS
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.figures import drawing
 from spark_audit.report.figures.drawing import Drawing
-from spark_audit.report.folder import SCORES_FOLDER, WRITERS
+from spark_audit.report.formats import SCORES_FOLDER, WRITERS
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers.eval_records import RECORDS_FOLDER
 from spark_audit.report.writers.exact_files import EXACT_FOLDER
