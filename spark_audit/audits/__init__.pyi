@@ -3,6 +3,7 @@ from .canary.audit import CanaryRank as CanaryRank
 from .doors.audit import Doors as Doors
 from .erasure.audit import Erasure as Erasure
 from .extract.audit import Extraction as Extraction
+from .generated.audit import Generated as Generated
 from .known import AUDITS as AUDITS
 from .known import AUDITS_ON_REQUEST as AUDITS_ON_REQUEST
 from .known import DEFAULT_AUDITS as DEFAULT_AUDITS

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from spark_audit.arguments import ArgumentError, CheckedFields
 from spark_audit.audits.audit_inputs import Context as Context
@@ -50,6 +50,9 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.results.rows import ROW_GROUP
 from spark_audit.sentences.effects import signed_effect
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TableRule: TypeAlias = Literal["digits", "points", "dropped"]
 """How shared files hold a table of an audit.
@@ -96,6 +99,9 @@ class Audit(MetricRows, CheckedFields, ABC):
     reads_stages
         Whether an audit that is of no series reads the scores of the stages of series,
         too, where other audits had them scored; it plans none there.
+    of_files
+        Whether it looks at files of text, which take the place of checkpoints, and at
+        no model. Its evidence is made without scores.
     sees_base
         Whether an audit of series looks at the base, too; the others always do.
     sees_relearned_base
@@ -194,6 +200,7 @@ class Audit(MetricRows, CheckedFields, ABC):
     counts: ClassVar[str] = "tokens"
     of_series: ClassVar[bool] = False
     reads_stages: ClassVar[bool] = False
+    of_files: ClassVar[bool] = False
     sees_base: ClassVar[bool] = True
     sees_relearned_base: ClassVar[bool] = False
     file: ClassVar[str] = ""
@@ -295,6 +302,16 @@ class Audit(MetricRows, CheckedFields, ABC):
         """Return what answers its question in words on the first screen."""
         del report
         return ()
+
+    @classmethod
+    def found_places(cls, evidence: Evidence) -> pd.DataFrame | None:
+        """Return the places at which it found single strings or rows.
+
+        They are for the owner of the data alone: columns ``checkpoint``, and whatever
+        leads to a place. ``None``: it knows no places.
+        """
+        del evidence
+        return None
 
     @classmethod
     def size_of(cls, fact: Fact) -> int | None:

@@ -37,6 +37,7 @@ AUDITS = {
     "series": "SeriesAttack",
     "doors": "Doors",
     "erasure": "Erasure",
+    "generated": "Generated",
 }
 """Command -> name of the audit's class in ``spark_audit.audits``.
 
@@ -70,10 +71,11 @@ RESERVED_COMMANDS = (
 ALL_AUDITS = "all"
 """The command that runs every audit, and what stands for them in Python."""
 
-AUDITS_ON_REQUEST = ("passages", "noise", "series", "doors", "erasure")
+AUDITS_ON_REQUEST = ("passages", "noise", "series", "doors", "erasure", "generated")
 """Audits that ``all`` runs on request only: they take most of the time, ask about rows
 that a user must name or about another harm than that to persons, or break down what
-another audit claims. Each further test makes those of all audits stricter."""
+another audit claims. Each further test makes those of all audits stricter. Audits of
+files (``Audit.of_files``) are no part of ``all``, as they look at no model."""
 
 DEFAULT_AUDITS = ("matched",)
 """Audits that a Python call runs by default."""

@@ -176,16 +176,11 @@ def _add_audits(app: App, argv: Sequence[str]) -> None:
         function: Callable[..., None] = _not_called
         example = ""
         if name in argv:
-            from spark_audit.cli.audit import audit_command
-
             if name == argv[0]:
                 _check_groups(name, argv)
 
             # `about` returns an audit's class, and a bare one for `all`.
-            audits = [about(name)]
-            if name == ALL_AUDITS:
-                audits = [*all_audits().values()]
-            function = audit_command(audits)
+            function = _command_of_audit(name)
             example = about(name).example
 
         question = questions.get(name)
@@ -217,6 +212,21 @@ def _check_groups(name: str, argv: Sequence[str]) -> None:
             where=options.BY_OPTION,
             fix=f"leave it out, or run {', '.join([*with_groups, ALL_AUDITS])}",
         )
+
+
+def _command_of_audit(name: str) -> Callable[..., None]:
+    """Return the command of an audit, or of all audits of models."""
+    if about(name).of_files:
+        from spark_audit.cli.files_command import generated
+
+        return generated
+
+    from spark_audit.cli.audit import audit_command
+
+    audits = [about(name)]
+    if name == ALL_AUDITS:
+        audits = [audit for audit in all_audits().values() if not audit.of_files]
+    return audit_command(audits)
 
 
 def _questions_of_audits() -> dict[str, str]:

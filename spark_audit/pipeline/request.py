@@ -351,6 +351,11 @@ class Request(CheckedFields):
         return False
 
     @property
+    def reads_text_files(self) -> bool:
+        """Return whether files of text take the place of checkpoints."""
+        return any(audit.of_files for audit in self.audits)
+
+    @property
     def can_use_processes(self) -> bool:
         """Return whether several processes of this machine may share the work."""
         n_workers = self.shard[1]

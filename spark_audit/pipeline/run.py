@@ -114,6 +114,12 @@ def run(
     >>> sa.run(request).report.status
     'complete'
     """
+    if request.reads_text_files:
+        from spark_audit.pipeline.generated_files import run_generated_files
+
+        folder_of_files, report = run_generated_files(request, progress=progress)
+        return Outcome(folder_of_files, report)
+
     if request.asks_endpoint:
         from spark_audit.pipeline.text_endpoint import run_endpoint
 

@@ -25,6 +25,7 @@ from spark_audit.report.checkpoint_states import (
     SHAPES,
     CheckpointState,
     State,
+    can_be_relearned,
     key_of,
     relearned,
 )
@@ -286,7 +287,7 @@ def label_of_step(state: State) -> str:
 def _basis(report: Report, all_checkpoint_states: Sequence[CheckpointState]) -> str:
     """Return the line on groups and tests, and on a missing base."""
     facts = []
-    if all(checkpoint.is_endpoint for checkpoint in report.checkpoints):
+    if all(checkpoint.is_text for checkpoint in report.checkpoints):
         facts.append(render("glance.text_alone"))
     elif all(checkpoint.name != BASE for checkpoint in report.checkpoints):
         facts.append(render("glance.no_base"))
@@ -399,7 +400,7 @@ def _next_steps(
         step = render(key, names=names)
 
         may_be_hidden = state in ("DETECTABLE", "NO LEAK FOUND")
-        if may_be_hidden and not relearned(all_checkpoint_states):
+        if may_be_hidden and can_be_relearned(all_checkpoint_states):
             step = f"{step} {render('next.relearn')}"
         yield state, step
 

@@ -291,14 +291,18 @@ def _attacks(scored: Mapping[str, Collection[str]]) -> list[str]:
     """Return the audits that attack, in order.
 
     An audit that runs only on request, or that is not of this package, is left out if
-    the report has no figure of it. What a process knows changes no older report.
+    the report has no figure of it. What a process knows changes no older report. In a
+    report on files of text, attacks on models are left out.
     """
+    of_files = [about(audit).of_files for audit in scored if audit != OF_REPORT]
+    has_only_files = bool(of_files) and all(of_files)
     attacks = []
     for audit in audit_names():
         always_runs = audit in AUDITS and audit not in AUDITS_ON_REQUEST
         is_expected = audit in scored or always_runs
         is_attack = about(audit).covers is not None
-        if is_attack and is_expected:
+        is_possible = about(audit).of_files or not has_only_files
+        if is_attack and is_expected and is_possible:
             attacks.append(audit)
     return attacks
 
@@ -347,6 +351,17 @@ def relearned(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
         CheckpointName.parse(checkpoint_state.name).derived == RELEARN
         for checkpoint_state in all_checkpoint_states
     )
+
+
+def can_be_relearned(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
+    """Return whether relearning is still a step: not of files of text, nor twice."""
+    audits = {
+        tried.audit
+        for checkpoint_state in all_checkpoint_states
+        for tried in checkpoint_state.tried
+    }
+    has_models = any(not about(audit).of_files for audit in audits)
+    return has_models and not relearned(all_checkpoint_states)
 
 
 def _checkpoint_state(

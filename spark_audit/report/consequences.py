@@ -16,7 +16,12 @@ from spark_audit.audits.strongest_leaks import strongest_leaks
 from spark_audit.report.checkpoint_states import SHAPES, CheckpointState, State
 from spark_audit.report.figures_line import figures_line
 from spark_audit.report.matrix import effect_size, limit_text, names_or_count
-from spark_audit.report.tried import attack_name, comparison_in_words, method_of
+from spark_audit.report.tried import (
+    attack_name,
+    comparison_in_words,
+    effect_in_own_words,
+    method_of,
+)
 from spark_audit.results import Finding
 from spark_audit.sentences import capitalised, knows, optional, render
 from spark_audit.sentences.effects import effect_in_words
@@ -180,7 +185,8 @@ def consequence_sentence(finding: Finding) -> str:
     if finding.unit == "nats":
         effect = likelier(finding)
     else:
-        effect = effect_in_words(abs(size), finding.unit)
+        effect = effect_in_own_words(finding, abs(size), digits=0)
+        effect = effect or effect_in_words(abs(size), finding.unit)
 
     # The comparison depends on the test: the base, held-out units or chance.
     return render(key, effect=effect, than=comparison_in_words(finding))

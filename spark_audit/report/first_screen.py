@@ -22,6 +22,7 @@ from spark_audit.report.checkpoint_states import (
     SHAPES,
     CheckpointState,
     State,
+    can_be_relearned,
     key_of,
     relearned,
     state_name,
@@ -178,9 +179,9 @@ def lacks_base(report: Report) -> bool:
     """Return whether a base model is named, and no audit could compare with it.
 
     Audits of a series alone compare its stages with each other, and an endpoint that
-    gives only text is compared with nothing.
+    gives only text, or a file of text, is compared with nothing.
     """
-    if all(checkpoint.is_endpoint for checkpoint in report.checkpoints):
+    if all(checkpoint.is_text for checkpoint in report.checkpoints):
         return False
     if not report.settings.get("reference"):
         return False
@@ -535,7 +536,8 @@ def uncovered(
     if relearned(checkpoint_states):
         sentences.append(render("states.beyond_relearned"))
     else:
-        sentences.append(render("states.uncovered_relearning"))
+        if can_be_relearned(checkpoint_states):
+            sentences.append(render("states.uncovered_relearning"))
         sentences.append(render("states.beyond"))
     return " ".join(sentences)
 

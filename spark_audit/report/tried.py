@@ -16,8 +16,8 @@ from spark_audit.audits.strongest_leaks import leak_of
 from spark_audit.names import entry_of, series_of
 from spark_audit.results import Finding, Row
 from spark_audit.results.findings import DETECTED, SEVERITY
-from spark_audit.sentences import knows, optional, render
-from spark_audit.sentences.renderer import effect
+from spark_audit.sentences import knows, number, optional, render
+from spark_audit.sentences.renderer import DECIMALS, DECIMALS_OF_EFFECT, effect
 
 Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
 
@@ -96,7 +96,9 @@ class Tried:
         if size <= 0:
             return ""
 
-        words = effect(size, finding.unit, brief=True)
+        digits = DECIMALS.get(finding.unit, DECIMALS_OF_EFFECT)
+        words = effect_in_own_words(finding, size, digits=digits)
+        words = words or effect(size, finding.unit, brief=True)
         return f"{words} {comparison_in_words(finding)}".rstrip()
 
 
@@ -204,6 +206,21 @@ def _left_open(finding: Finding) -> float:
     if finding.at_most is None:
         return 0.0
     return leak_of(finding, finding.at_most)
+
+
+def effect_in_own_words(finding: Finding, size: float, *, digits: int) -> str:
+    """Return an effect in the words of its audit, such as ``60 more of 100 rows``.
+
+    Empty if the audit has no words of its own for the unit
+    (``audit.NAME.word.UNIT``).
+
+    Parameters
+    ----------
+    size
+        At least 0.
+    """
+    key = f"audit.{finding.audit}.word.{finding.unit}"
+    return render(key, size=number(size, digits)) if knows(key) else ""
 
 
 def comparison_in_words(finding: Finding) -> str:

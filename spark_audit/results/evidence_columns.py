@@ -191,6 +191,15 @@ def _is_figures(value: object) -> bool:
     )
 
 
+def _is_shares(value: object) -> bool:
+    """Return whether a fact is a mapping of names to numbers from 0 to 1."""
+    if not isinstance(value, dict):
+        return False
+    return all(
+        figure is not None and _is_share_or_none(figure) for figure in value.values()
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvidenceLayout:
     """The contents that a file must have, by name.
@@ -367,6 +376,39 @@ LAYOUTS: Mapping[str, EvidenceLayout] = {
         },
         values={"run": SCORED_COUNT, "run_won": SCORED_COUNT},
         facts={"least_tokens": _is_count, "text_p": _is_share_or_none},
+    ),
+    "generated.parquet": EvidenceLayout(
+        units={
+            "set": TEXT,
+            "example": TEXT,
+            "start": COUNT_RANGE,
+            "split": TEXT,
+            "task": TEXT,
+            "type": TEXT,
+            "origin": TEXT,
+            "cluster": TEXT,
+            "part": TEXT,
+            "dose": COUNT_RANGE,
+            "stratum": STRATUM,
+            "compared": FLAG,
+            "n_words": COUNT_RANGE,
+        },
+        values={
+            "hit": SCORED_SHARE,
+            "near": SCORED_SHARE,
+            "words": SCORED_COUNT,
+            "holder": RANK_RANGE,
+            "trained": SCORED_SHARE,
+            "held_out": SCORED_SHARE,
+        },
+        facts={
+            "least_words": _is_count,
+            "text_p": _is_share_or_none,
+            "texts": _is_figures,
+            "nearest_p": _is_shares,
+            "expected": _is_figures,
+            "expected_nearer": _is_shares,
+        },
     ),
     "noise.parquet": EvidenceLayout(
         units={

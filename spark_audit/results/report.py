@@ -34,6 +34,9 @@ ReportStatus: TypeAlias = Literal["complete", "partial"]
 ENDPOINT_FORMAT = "endpoint"
 """Format of a checkpoint that is an endpoint, which gives only text."""
 
+TEXT_FILE_FORMAT = "text file"
+"""Format of a file that a model wrote, which takes the place of a checkpoint."""
+
 
 class CheckpointFacts(Strict):
     """A checkpoint that was audited."""
@@ -68,6 +71,11 @@ class CheckpointFacts(Strict):
     def is_endpoint(self) -> bool:
         """True if it is an endpoint that gives only text."""
         return self.format == ENDPOINT_FORMAT
+
+    @property
+    def is_text(self) -> bool:
+        """True if there is only text of it: no scores, and no base to compare with."""
+        return self.format in (ENDPOINT_FORMAT, TEXT_FILE_FORMAT)
 
     def __repr__(self) -> str:
         return short_repr(self, self.name, format=self.format, base=self.base)

@@ -39,7 +39,10 @@ MAX_RATIO = 1000.0
 """Larger ratios are shown as "more than" this value."""
 
 DECIMALS = {"bits": 2, "points": 1, "ranks": 1, "clusters": 1}
-"""Number of decimals of the units that do not have three."""
+"""Number of decimals of the units that do not have :data:`DECIMALS_OF_EFFECT`."""
+
+DECIMALS_OF_EFFECT = 3
+"""Number of decimals of an effect in any other unit."""
 
 HUGE = 1e6
 """Figures of at least this size are shown with four digits."""
@@ -246,7 +249,7 @@ def effect(mde: float, unit: str, *, brief: bool = False) -> str:
     if "AUC" in unit:
         size = number(100 * mde, 1)
     else:
-        size = number(mde, DECIMALS.get(unit, 3))
+        size = number(mde, DECIMALS.get(unit, DECIMALS_OF_EFFECT))
 
     words = ""
     if unit == "nats":

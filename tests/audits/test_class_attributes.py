@@ -37,16 +37,18 @@ def test_the_claims_and_roles_of_our_audits():
         "passages": "verbatim",
         "series": "membership",
         "erasure": "memory",
+        "generated": "verbatim",
     }
     of_people = {audit.name for audit in AUDITS if audit.attacks_identifiers}
-    assert of_people == {"matched", "twins", "extract"}
+    assert of_people == {"matched", "twins", "extract", "generated"}
     assert [audit.name for audit in AUDITS if audit.memory_metric] == ["matched"]
     assert [audit.name for audit in AUDITS if audit.needs_canaries] == ["canary"]
     relearned = [audit.name for audit in AUDITS if audit.sees_relearned_base]
     assert relearned == ["matched", "erasure"]
     assert [audit.name for audit in AUDITS if not audit.sees_base] == ["stages"]
     assert [audit.name for audit in AUDITS if audit.naming_score] == ["mia"]
-    assert [audit.name for audit in AUDITS if not audit.voided_by_setup] == ["utility"]
+    not_voided = [audit.name for audit in AUDITS if not audit.voided_by_setup]
+    assert not_voided == ["utility", "generated"]
 
 
 @pytest.mark.parametrize("audit", AUDITS, ids=lambda audit: audit.name)

@@ -27,7 +27,7 @@ from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import COLUMN_TYPES, Pass, TokenTable
 
 Key: TypeAlias = tuple[str, ...]
-AUDITED = [*all_audits()]
+AUDITED = [name for name, audit in all_audits().items() if not audit.of_files]
 CHECKPOINTS = ("base", "clean", "leaky")
 QUICK = {"placebo_draws": 2, "rematched": False, "blind_permutations": 20}
 """What audits draw at random and nothing here rests on, for those that ask."""

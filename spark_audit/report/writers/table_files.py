@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from spark_audit.audits import Membership
+from spark_audit.audits import Membership, about
 from spark_audit.report.cases import cases_of, has_cases
 from spark_audit.report.cells import (
     LARGE_NUMBER,
@@ -127,12 +127,19 @@ def write_named(
 ) -> Iterator[File]:
     """Yield ``named_rows.csv``, ``named_sources.csv`` and ``named_cases.csv``.
 
-    The first two say of each row or group only whether it is named: how familiar a
+    ``named_found.csv`` is there if an audit knows the places of what it found. The
+    first two say of each row or group only whether it is named: how familiar a
     single one looks stays in ``scores/``. They are left out where the report has no
     audit of membership. The last has the NLL of each row's identifiers, where the
     report has evidence of matched ones.
     """
     report = prepared.report
+    for audit in dict.fromkeys(row.audit for row in report.results):
+        if about(audit).evidence_file() in report.evidence:
+            places = about(audit).found_places(evidence_of(report, folder, audit))
+            if places is not None:
+                yield File("tables/named_found.csv", csv_text(places), private=True)
+
     cases = cases_of(report, folder)
     if len(cases):
         yield File("tables/named_cases.csv", csv_text(cases), private=True)

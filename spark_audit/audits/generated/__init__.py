@@ -1,0 +1,1 @@
+"""Text that a model wrote, held against trained rows: ``audit.py`` has the audit."""
