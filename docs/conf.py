@@ -127,6 +127,7 @@ docs/audits/other-tools
 docs/audits/extract
 docs/audits/passages
 docs/audits/endpoints
+docs/audits/generated
 docs/audits/series
 docs/audits/doors
 docs/audits/erasure
@@ -214,7 +215,12 @@ def declarations() -> dict[str, Any]:
         "options": options,
         "names_of_option": names_of_option,
         "flag": bool,
-        "audits": [f"spark-audit {audit}" for audit in sa.audits.AUDITS],
+        # Audits of files have options of their own.
+        "audits": [
+            f"spark-audit {name}"
+            for name in sa.audits.AUDITS
+            if not sa.audits.about(name).of_files
+        ],
         "functions": functions,
         "classes": [n for n in sa.__all__ if n[0].isupper()],
         "classes_of_audits": list(sa.audits.AUDITS.values()),
