@@ -172,6 +172,7 @@ benchmarks/README
 benchmarks/known_truth
 benchmarks/known_truth_erasure
 benchmarks/at_most
+benchmarks/groups
 benchmarks/canaries
 benchmarks/membership
 benchmarks/named_rows
