@@ -166,21 +166,31 @@ def _member(finding: Finding, figures: str) -> GroupMember:
 
 def _line(group: FindingGroup) -> TableLine:
     """Return a group as a line of a table."""
+    # A remark that all members share is stated once, behind the sentence.
+    remarks_by_member = [member.remarks for member in group.members]
+    shared_remarks = [
+        remark
+        for remark in dict.fromkeys(group.members[0].remarks)
+        if all(remark in remarks for remarks in remarks_by_member)
+    ]
+
+    # Any other one stands with the figures of its member, so that it says whose it is.
     has_several_members = len(group.members) > 1
-    remarks: list[str] = []
     figures = []
     for member in group.members:
-        remarks += member.remarks
-        if member.figures and has_several_members:
-            figures.append(f"{member.subject}: {member.figures}")
-        elif member.figures:
-            figures.append(member.figures)
+        own_remarks = [one for one in member.remarks if one not in shared_remarks]
+        parts = [member.figures] if member.figures else []
+        if own_remarks:
+            parts.append(" ".join(own_remarks).removesuffix("."))
+        words = ". ".join(parts)
+        if words and has_several_members:
+            words = f"{member.subject}: {words}"
+        if words:
+            figures.append(words)
 
-    # Members may share a remark, which is stated once.
-    sentences = [group.text, *dict.fromkeys(remarks)]
     cells = (
         Cell(group.subjects),
-        Cell(" ".join(sentences)),
+        Cell(" ".join([group.text, *shared_remarks])),
         Cell("; ".join(figures)),
     )
 

@@ -6,6 +6,7 @@ from spark_audit.report.figures_line import plain_figures
 from spark_audit.report.finding_groups import groups_of_tests, table_of_the_rest
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.writers import markdown
+from spark_audit.results import Finding, Hits
 
 
 def rank(name: str, value: float | None, text: str = "the first guess."):
@@ -43,6 +44,43 @@ def test_equal_results_are_said_once_with_the_figures_of_each():
     subjects, text, figures = line.texts
     assert (subjects, text) == ("a and b", "The first guess.")
     assert figures == "a: 0.250 [0.125, 0.500]; b: 0.500 [0.375, 0.750]"
+
+
+def test_what_is_said_of_one_checkpoint_alone_stands_with_its_name():
+    """Else nobody knows whose bound it is."""
+    findings = []
+    for name, at_most in (("a", 0.25), ("b", 0.5)):
+        rate, bound = (
+            figure(name, f"extract|{metric}", value, n=40, clusters=40)
+            for metric, value in (
+                ("greedy_rate", 0.0),
+                ("drawn_at_most|1000000", at_most),
+            )
+        )
+        finding = Finding.on(
+            rate,
+            "nothing_shown",
+            "extract.counts",
+            facts={"at_least": rate, "at_most": bound, "back": Hits(count=0, of=40)},
+            further=["extract.both_sides"],
+        )
+        findings.append(finding)
+    (of_first,), (of_second,) = (finding.remarks for finding in findings)
+    assert of_first != of_second
+
+    table = table_of_the_rest(findings, "extract")
+    assert table is not None
+    (line,) = table.rows
+    _, text, figures = line.texts
+    assert of_first not in text
+    places = [figures.index(words) for words in ("a: ", of_first[:-1], "b: ")]
+    assert places == sorted(places)
+    assert figures.index("b: ") < figures.index(of_second[:-1])
+
+    # What is said of all of them is said once, behind the sentence.
+    table = table_of_the_rest([findings[0], findings[0]], "extract")
+    assert table is not None
+    assert table.rows[0].texts[1].count(of_first) == 1
 
 
 def test_a_finding_without_a_figure_has_none_in_its_row():
