@@ -178,3 +178,47 @@ def test_points_are_rounded_as_the_shares_that_they_are_of():
     assert shared_record["beyond_points"] == 18.0
     (other_record,) = shown_records("noise_draws", [record])
     assert other_record["beyond_points"] == pytest.approx(17.3, abs=0.02)
+
+
+def test_a_bound_from_above_stays_one_in_all_columns():
+    """The null is the base's own bound, which another row shows."""
+    at_base = 0.0132
+    columns = {"n": 207, "clusters": 207, "low": 0.001, "high": 0.0121}
+    columns |= {"parity_low": 0.002, "parity_high": 0.0119}
+    base, ours = (
+        figure(name, "extract|drawn_at_most|1000000", value, **columns, **null)
+        for name, value, null in (
+            ("base", at_base, {}),
+            ("ours", 0.0112, {"no_effect": at_base}),
+        )
+    )
+    shown_base, shown = disclosed(
+        made_report("base", "ours", results=[base, ours])
+    ).results
+    assert shown.value > 0.0112  # else nothing was rounded up
+    assert shown.parity_high >= shown.value
+    assert shown.no_effect == shown_base.value
+
+
+@pytest.mark.parametrize("side_clusters", [20, 22, 35, 43])
+def test_no_rounded_auc_is_more_above_chance_than_it_can_be(side_clusters):
+    """Whatever its step is: no attacker is right in 51 more of 100 pairs."""
+    columns = {"clusters": 103, "side_clusters": side_clusters, "n": 103}
+    auc = figure("a", "mia|auc|loss", 1.0, low=0.9, high=1.0, no_effect=0.5, **columns)
+    finding = Finding.on(
+        auc,
+        "membership",
+        "mia.nothing_shown",
+        facts={"attack": "loss"},
+        metric="auc_excess",
+        value=0.5,
+        low=0.4,
+        high=0.5,
+        unit="AUC",
+        no_effect=0.0,
+    )
+    report = made_report("a", results=[auc]).model_copy(update={"findings": [finding]})
+    shared = disclosed(report)
+    assert shared.findings[0].value <= 0.5
+    assert shared.findings[0].high <= 0.5
+    assert shared.results[0].high <= 1.0

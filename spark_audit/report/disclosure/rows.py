@@ -21,6 +21,7 @@ from spark_audit.report.disclosure.rounding import (
     with_digits,
 )
 from spark_audit.results import Row
+from spark_audit.results.findings import EXCESS
 
 RowT = TypeVar("RowT", bound=Row)
 
@@ -40,8 +41,18 @@ FIGURE_COLUMNS = (
 )
 """All columns of a row or contrast that are emptied or rounded."""
 
+UPPER_COLUMNS = ("value", "high", "parity_high", "no_effect", "no_effect_high")
+"""Columns that are rounded up, of a bound from above. The null is that of the base,
+whose row is rounded up, too: two roundings of one figure would say more of it."""
+
+LOWER_COLUMNS = ("value", "low", "parity_low", "no_effect", "no_effect_low")
+"""Columns that are rounded down, of a bound from below."""
+
 CHANCE_AUC = 0.5
 """An AUC without an effect."""
+
+ABOVE_CHANCE_METRICS = (f"auc{EXCESS}", "beyond_texts")
+"""Metrics of an AUC minus chance, or minus a guess that is better than chance."""
 
 
 def shown_row(row: RowT, why_withheld: str | None = None) -> RowT:
@@ -101,10 +112,10 @@ def _shown_figure(figure: float, column: str, row: Row, step: float | None) -> f
     if step is None:
         return with_digits(figure)
 
-    # A bound stays one, and within its interval.
+    # A bound stays one, and within its intervals.
     rounds = about(row.audit).metric(row.metric).rounds
-    goes_up = rounds == "up" and column in ("value", "high")
-    goes_down = rounds == "down" and column in ("value", "low")
+    goes_up = rounds == "up" and column in UPPER_COLUMNS
+    goes_down = rounds == "down" and column in LOWER_COLUMNS
     if column == "mde" or goes_up:
         near = rounded_up(figure, step)
     elif goes_down:
@@ -116,8 +127,9 @@ def _shown_figure(figure: float, column: str, row: Row, step: float | None) -> f
         null = CHANCE_AUC if is_auc else 0.0
         near = round(null + rounded(figure - null, step), 12)
 
-    # The nearest step may exceed a whole share.
-    is_share = row.unit == "" and abs(figure) <= 1
+    # The nearest step may exceed a whole share, or all that an AUC can be above chance.
+    most = 1 - CHANCE_AUC if row.metric in ABOVE_CHANCE_METRICS else 1.0
+    is_share = row.unit == "" and abs(figure) <= most
     if is_share:
-        return max(-1.0, min(1.0, near))
+        return max(-most, min(most, near))
     return near
