@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from audited import conclude
 from made_reports import made_report
 
@@ -32,13 +33,25 @@ def told_by(doors: dict[str, np.ndarray], units: pd.DataFrame) -> list[Any]:
     return [(row.value, row.low, row.high, row.mde) for row in shared.results]
 
 
-def test_all_accesses_together_do_not_tell_the_score_of_a_row():
-    """To whoever knows all other rows: a tenth of its guesses still fit, or more."""
+@pytest.mark.parametrize(
+    "sides",
+    [
+        [(60, 50), (45, 50), (80, 50)],
+        # A row of the smaller side moves an AUC more.
+        [(22, 200), (22, 200), (25, 400)],
+    ],
+    ids=["alike", "unequal"],
+)
+def test_all_accesses_together_do_not_tell_the_score_of_a_row(sides):
+    """To whoever knows all other rows: a tenth of its guesses still fit, or more.
+
+    ``sides``: numbers of members, of which one row is guessed, and of others.
+    """
     guesses = 25
     shares = []
-    for seed, members in enumerate((60, 45, 80)):
+    for seed, (members, others) in enumerate(sides):
         rng = np.random.default_rng(seed)
-        n = members + 50
+        n = members + others
         units = pd.DataFrame(
             {
                 "example": [f"r{i}" for i in range(n)],

@@ -231,6 +231,9 @@ class Row(Figure):
     these, the audit says."""
     clusters: Count = 0
     """How many independent clusters they are in."""
+    side_clusters: Count = 0
+    """Of a figure that compares two sides by pairs, such as an AUC: clusters of the
+    smallest side, times the tasks that it is averaged over; 0 of all other figures."""
     no_effect_low: Measured = None
     """Lower end of the band of no effect."""
     no_effect_high: Measured = None
@@ -330,6 +333,7 @@ class Row(Figure):
             parity_high=estimate.parity_high,
             n=estimate.n,
             clusters=estimate.clusters,
+            side_clusters=estimate.side_clusters,
             no_effect_low=no_effect_low,
             no_effect_high=no_effect_high,
             interval_over=interval_over,
@@ -403,6 +407,7 @@ class Contrast(Row):
             parity_high=estimate.parity_high,
             n=estimate.n,
             clusters=estimate.clusters,
+            side_clusters=estimate.side_clusters,
             no_effect_low=no_effect_low,
             no_effect_high=no_effect_high,
             interval_over=interval_over,

@@ -140,6 +140,22 @@ class Design:
         count: np.ndarray = (self.rows_by_side > 0).sum(axis=0)
         return count
 
+    @cached_property
+    def smallest_side(self) -> int:
+        """Clusters of the smallest side of any task, times the number of tasks.
+
+        A figure is averaged over tasks, so that a row that is a cluster of its own on
+        that side moves an AUC by up to ``1 / smallest_side``.
+
+        >>> Design.of([True, True, False, False, False], range(5)).smallest_side
+        2
+        """
+        sizes = self.clusters_by_side.reshape(-1, 2)  # (T, 2)
+        used_sizes = sizes[sizes.any(axis=1)]  # of tasks with a row
+        if not len(used_sizes):
+            return 0
+        return int(used_sizes.min()) * len(used_sizes)
+
     def draw(self, *, replicates: int, seed: int) -> Weights:
         """Return weights of the clusters in resamples drawn within task and side.
 
@@ -173,7 +189,12 @@ class Design:
 
         Its ``level`` (95%) is the confidence of all intervals that are added to it.
         """
-        return Estimate(value, n=len(self.member), clusters=self.n_clusters)
+        return Estimate(
+            value,
+            n=len(self.member),
+            clusters=self.n_clusters,
+            side_clusters=self.smallest_side,
+        )
 
 
 def auc_estimate(

@@ -78,7 +78,9 @@ class Estimate:
     confidence of both.
 
     ``n`` counts what was averaged (tokens, identifiers, rows), ``clusters`` what was
-    resampled. ``se`` is the standard error, from which ``mde``, the smallest effect
+    resampled. If two sides are compared by pairs, ``side_clusters`` are those of the
+    smallest side, times the number of tasks over which the value is averaged; else it
+    is 0. ``se`` is the standard error, from which ``mde``, the smallest effect
     that would be detected, was computed; ``df`` are the degrees of freedom of the
     deciding interval's t quantile.
 
@@ -101,6 +103,7 @@ class Estimate:
     mde: float | None = None
     n: int = 0
     clusters: int = 0
+    side_clusters: int = 0
     status: Status = "ok"
     note: str = ""
 

@@ -210,8 +210,8 @@ class AboveTexts:
         ``is_bar_chance`` says whether chance is the bar, and not the texts.
         """
         # All three are of the examples that have both scores, which `n` counts.
-        score = Estimate(self.score, n=self.excess.n, clusters=self.excess.clusters)
-        texts = Estimate(self.texts, n=self.excess.n, clusters=self.excess.clusters)
+        score = self._estimate_of(self.score)
+        texts = self._estimate_of(self.texts)
 
         return {
             "score": Row.of_estimate(
@@ -229,6 +229,15 @@ class AboveTexts:
             ),
             "is_bar_chance": self.is_bar_chance,
         }
+
+    def _estimate_of(self, value: float | None) -> Estimate:
+        """Return an AUC of the examples that have both scores, without an interval."""
+        return Estimate(
+            value,
+            n=self.excess.n,
+            clusters=self.excess.clusters,
+            side_clusters=self.excess.side_clusters,
+        )
 
 
 def beyond_both(over_texts: Estimate, over_chance: Estimate) -> Estimate:

@@ -484,6 +484,7 @@ def _without_interval(estimate: Estimate) -> Estimate:
         status=estimate.status,
         n=estimate.n,
         clusters=estimate.clusters,
+        side_clusters=estimate.side_clusters,
     )
     return without_interval.noting("cross-validated, without a model")
 

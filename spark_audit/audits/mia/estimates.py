@@ -536,11 +536,7 @@ def _rate_difference(
     second = clustered_tpr.tpr_by_task(scored.design, second_values, fpr)
     first_rate = float(np.mean([tpr.value for tpr in first]))
     second_rate = float(np.mean([tpr.value for tpr in second]))
-    estimate = Estimate(
-        first_rate - second_rate,
-        n=len(scored.example_indices),
-        clusters=scored.design.n_clusters,
-    )
+    estimate = scored.design.point(first_rate - second_rate)
 
     low, high = percentile_interval(replicates)
     if not high > low:

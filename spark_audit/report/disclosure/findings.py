@@ -18,6 +18,7 @@ from spark_audit.report.disclosure.rounding import (
     rounded,
     rounded_p,
     rounded_up,
+    rounding_clusters,
     step_of,
     step_of_hits,
     with_digits,
@@ -60,7 +61,7 @@ def shown_finding(
     is_withheld = any(shown_rows[PlacedValue.of_row(row)].withheld for row in rows)
 
     # The smallest number of clusters decides the rounding: the fewer, the coarser.
-    known_clusters = [row.clusters for row in rows if row.clusters]
+    known_clusters = [rounding_clusters(row) for row in rows if row.clusters]
     n_clusters = min(known_clusters, default=report.manifest.n_clusters)
     claimed_row = shown_row(_claimed_row(finding, n_clusters))
 

@@ -51,8 +51,9 @@ def step_of(row: Row) -> float | None:
     """Return the rounding step of a row's figures; None: they need none.
 
     The step is the larger of two contributions of a cluster, rounded up by
-    :func:`step_above`. ``n`` is the number of clusters, and ``se`` the standard error
-    that the interval implies (0 without an interval).
+    :func:`step_above`. ``n`` is the number of clusters as :func:`rounding_clusters`
+    counts them, and ``se`` the standard error that the interval implies (0 without an
+    interval).
 
     ==============  =======================  ========================
     Unit            Of an average cluster    Of a cluster far from it
@@ -104,7 +105,7 @@ def step_of(row: Row) -> float | None:
     if row.low is not None and row.high is not None:
         standard_error = (row.high - row.low) / INTERVAL_IN_STANDARD_ERRORS
 
-    n_clusters = max(row.clusters, 1)
+    n_clusters = max(rounding_clusters(row), 1)
     if row.unit == "":  # a share
         of_far_cluster = (standard_error / LARGEST_SD_OF_SHARE) ** 2
     else:
@@ -113,6 +114,22 @@ def step_of(row: Row) -> float | None:
     least_step = about(row.audit).metric(row.metric).least_step
     step = max(_of_average_cluster(row, n_clusters), of_far_cluster, least_step)
     return step_above(step) if step > 0 else None
+
+
+def rounding_clusters(row: Row) -> int:
+    """Return the number of clusters that a row's figure is rounded by.
+
+    If two sides are compared by pairs, as by an AUC, a cluster of the smaller side
+    moves the figure more than one of the larger side. They count as if both sides were
+    as small as the smaller one:
+
+    >>> place = {"audit": "mia", "checkpoint": "ours", "metric": "auc", "value": 0.6}
+    >>> rounding_clusters(Row(**place, clusters=222, side_clusters=22))
+    44
+    """
+    if not row.side_clusters:
+        return row.clusters
+    return min(row.clusters, 2 * row.side_clusters)
 
 
 def _of_average_cluster(row: Row, n_clusters: int) -> float:

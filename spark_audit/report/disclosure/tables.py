@@ -13,6 +13,7 @@ from spark_audit.report.disclosure.rounding import (
     rounded,
     rounded_count,
     rounded_p,
+    rounding_clusters,
     step_above,
     step_of_hits,
     with_digits,
@@ -138,7 +139,8 @@ def _fewest_clusters_by_group(audit: str, report: Report) -> dict[str, int]:
     fewest: dict[str, int] = {}
     for row in report.results:
         if row.audit == audit and row.clusters:
-            fewest[row.group] = min(row.clusters, fewest.get(row.group, row.clusters))
+            n_clusters = rounding_clusters(row)
+            fewest[row.group] = min(n_clusters, fewest.get(row.group, n_clusters))
     return fewest
 
 
