@@ -38,6 +38,7 @@ FIGURE_NEEDS = {
     "extract": "extract_prompts",
     "draws": "extract",
     "series": "series_stages",
+    "doors": "doors",
     "erasure": "erasure",
     "stages": "stages_states",
     "rank": "rank",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_reports import group_fields, made_report, said
 
+from spark_audit.audits.doors.accesses import DOOR_NAMES
 from spark_audit.names import entry_of
 from spark_audit.report.figures.drawing import Drawing, drawings
 from spark_audit.results import Contrast, Report, Row
@@ -174,6 +175,11 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
                 where = {"variant": draws, "width": 0.005, **group_fields(group)}
                 put(name, "extract", "drawn_at_most", most, **where)
                 put(name, "extract", "drawn_at_least", most / 10, **where)
+    for name in entries:
+        for place, door in enumerate(DOOR_NAMES):
+            gone = UNKNOWN if (name, door) == ("base", "weights") else {}
+            at = 0.5 + 0.03 * place
+            put(name, "doors", "auc", at, variant=door, no_effect=0.5, **gone)
     return made_report(
         *names,
         results=rows,
@@ -201,6 +207,15 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
     trained = [name for name in names if name != "base"]
     fpr = np.geomspace(1 / 200, 1, 30)
     return {
+        "doors_outcomes": [
+            {
+                "checkpoint": name,
+                "variant": door,
+                "says": ("not shown", "confounded", "shown")[place % 3],
+            }
+            for name in trained
+            for place, door in enumerate(DOOR_NAMES)
+        ],
         "mia_roc": [
             {
                 "checkpoint": name,
