@@ -42,9 +42,11 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import TokenTable
 
 UNLISTED_LOGP = -10.0
-"""Log-probability that a token counts with if it is not listed, nats; a listed one
-counts with at least this. It is declared, since a list does not say more than that the
-token is less likely than those in it."""
+"""Log-probability of a token that is not listed, nats, and the least of a listed one.
+
+A list only says that other tokens are less likely than those in it, so that the number
+is a convention. It was fixed before any audit.
+"""
 
 
 def door_scores(
@@ -55,6 +57,10 @@ def door_scores(
     base: TokenTable | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the score of each text at every door but that of all stages.
+
+    The scores at the doors ``logprobs``, ``distribution`` and ``weights`` are those of
+    the audit of membership, or made of them. All other doors average a number over the
+    tokens of a text.
 
     Parameters
     ----------
@@ -71,46 +77,53 @@ def door_scores(
     Door -> scores, shape ``(n,)``. NaN: the text was not scored, or the table lacks
     what is seen at the door.
     """
-    of_membership = membership_scores(table, manifest, ids, base=base)
+    membership = membership_scores(table, manifest, ids, base=base)
     scores = {
-        LOGPROBS: of_membership["loss"],
-        DISTRIBUTION: _rank_of_both(of_membership["loss"], of_membership["minkpp10"]),
-        WEIGHTS_AND_BASE: of_membership["combined"],
+        LOGPROBS: membership["loss"],
+        DISTRIBUTION: _mean_rank_of_both(membership["loss"], membership["minkpp10"]),
+        WEIGHTS_AND_BASE: membership["combined"],
     }
 
-    logp = -table.columns["nll"].astype(np.float64)  # (tokens of the table,), nats
+    exact_logp = -table.columns["nll"].astype(np.float64)  # (tokens of the table,)
     for door in DOORS:
         if door.name in scores or door.sees == STAGES:
             continue
-        by_token = seen_by_token(door.sees, table, rounded_logp(logp, door.step))
-        scores[door.name] = mean_over_tokens(by_token, table, ids)
+        logp = rounded_logp(exact_logp, door.step)
+        token_values = seen_by_token(door.sees, table, logp)
+        scores[door.name] = mean_over_tokens(token_values, table, ids)
     return scores
 
 
-def _rank_of_both(loss: np.ndarray, minkpp: np.ndarray) -> np.ndarray:
+def _mean_rank_of_both(loss: np.ndarray, minkpp: np.ndarray) -> np.ndarray:
     """Return the mean rank of two scores, shape ``(n,)``; NaN without either.
 
-    Min-K%++ reads the least likely tokens alone, so that without the other score who
-    sees more could tell less.
+    Min-K%++ reads the least likely tokens alone. By itself it could tell less than
+    ``loss``, although its attacker sees more.
     """
     has_both = np.isfinite(loss) & np.isfinite(minkpp)
     return np.where(has_both, mean_rank([loss, minkpp]), np.nan)
 
 
 def rounded_logp(logp: np.ndarray, step: float) -> np.ndarray:
-    """Return log-probabilities as a server rounds them; a step of 0: as they are."""
+    """Return log-probabilities (nats), rounded to a step; a step of 0: as they are."""
     if not step:
         return logp
     return np.asarray(np.rint(logp / step) * step)
 
 
 def seen_by_token(sees: str, table: TokenTable, logp: np.ndarray) -> np.ndarray:
-    """Return what an attacker knows of each token, as the number that is averaged.
+    """Return the number of each token that the score of a door averages.
+
+    ===========  =======================================================
+    ``sees``     number
+    ===========  =======================================================
+    ``answers``  1 if greedy decoding gives the token next, else 0
+    ``top20``    log-probability; of unlisted tokens :data:`UNLISTED_LOGP`
+    ``logprobs`` log-probability
+    ===========  =======================================================
 
     Parameters
     ----------
-    sees
-        ``answers``, ``top20`` or ``logprobs``.
     logp
         Log-probabilities, rounded as at this door, shape ``(tokens of the table,)``.
 
@@ -123,7 +136,7 @@ def seen_by_token(sees: str, table: TokenTable, logp: np.ndarray) -> np.ndarray:
     if "rank_lo" not in table.columns:
         return np.full(len(table), np.nan)
 
-    # Of tied tokens the model may give any, so that all of them must be within.
+    # A model may give any of the tokens that tie, so the last of them decides.
     last_rank = table.columns["rank_lo"] + table.columns["ties"]
     if sees == ANSWERS:
         return np.asarray((last_rank <= 1).astype(np.float64))
@@ -134,13 +147,13 @@ def seen_by_token(sees: str, table: TokenTable, logp: np.ndarray) -> np.ndarray:
 
 
 def mean_over_tokens(
-    by_token: np.ndarray, table: TokenTable, ids: Sequence[str]
+    token_values: np.ndarray, table: TokenTable, ids: Sequence[str]
 ) -> np.ndarray:
     """Return the mean of a number over the tokens of each text.
 
     Parameters
     ----------
-    by_token
+    token_values
         Shape ``(tokens of the table,)``.
 
     Returns
@@ -151,9 +164,9 @@ def mean_over_tokens(
     for i, key in enumerate(ids):
         if key not in table:
             continue
-        of_text = by_token[table.rows(key)]
-        if len(of_text):
-            means[i] = of_text.mean()
+        values_of_text = token_values[table.rows(key)]
+        if len(values_of_text):
+            means[i] = values_of_text.mean()
     return means
 
 

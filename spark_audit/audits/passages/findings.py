@@ -85,8 +85,10 @@ def passage_findings(
 def _compared_rows(evidence: Evidence, *, n_tokens: int) -> pd.DataFrame:
     """Return the rows that are long enough, with the columns that rates are made of.
 
-    They are those of :mod:`spark_audit.audits.extract.rates`: a row of text stands for
-    a span, and its task for a stratum, within which rows are compared.
+    They are those of :mod:`spark_audit.audits.extract.rates`, which compares spans
+    within their type: here a row of text is a span and its task the type. A row is a
+    hit if it has a passage; ``greedy_sure`` loses ties for the first guess, ``greedy``
+    wins them.
     """
     frame = evidence.frame()
     frame = frame[frame["n_tokens"] >= n_tokens]
@@ -99,6 +101,44 @@ def _compared_rows(evidence: Evidence, *, n_tokens: int) -> pd.DataFrame:
         greedy_sure=frame["run"] >= n_tokens,
         greedy=frame["run_won"] >= n_tokens,
     )
+
+
+class Comparison(NamedTuple):
+    """Trained next to held-out rows of one checkpoint.
+
+    Attributes
+    ----------
+    rows
+        The rows of tasks with both splits, which alone are compared.
+    at_base
+        Difference of the same rows at the base; 0 if it was not scored.
+    difference
+        Share of trained rows with a passage minus that of held-out rows, beyond
+        ``at_base``; missing if too few rows can be compared.
+    has_base
+        Whether the base was scored on these rows.
+    """
+
+    rows: pd.DataFrame
+    at_base: Estimate
+    difference: Estimate
+    has_base: bool
+
+    @classmethod
+    def of(cls, rows_of_text: pd.DataFrame) -> Comparison:
+        """Return the comparison of a checkpoint's rows."""
+        compared, _ = comparable(rows_of_text)
+        at_base = base_difference(compared)
+        return cls(
+            rows=compared,
+            at_base=at_base,
+            difference=rate_difference(split_difference(compared), at_base),
+            has_base=is_scored_beside_base(compared),
+        )
+
+    def of_split(self, split: str) -> pd.DataFrame:
+        """Return the compared rows of ``train`` or ``test``."""
+        return self.rows[self.rows["split"] == split]
 
 
 def _finding_on(
@@ -120,23 +160,14 @@ def _finding_on(
     figures
         Its longest run, by metric.
     """
-    name = rate.checkpoint
-    compared, _ = comparable(rows_of_text)
-    has_base = is_scored_beside_base(compared)
-    difference_at_base = base_difference(compared)
-    difference = rate_difference(split_difference(compared), difference_at_base)
-
-    train = compared[compared["split"] == "train"]
-    held_out = compared[compared["split"] == "test"]
-    facts: dict[str, Fact] = {
-        "recited": reproduced_hits(train),
-        "unseen": _hits_of(held_out),
-        "passage": n_tokens,
-        **figures,
-    }
+    comparison = Comparison.of(rows_of_text)
+    difference = comparison.difference
+    facts = {**_counts(comparison), "passage": n_tokens, **figures}
     remarks_on_length = ["passages.passage"]
     if _has_passage(figures, n_tokens):
         remarks_on_length.append("passages.longest")
+
+    # Without a comparison all trained rows are counted, not those compared.
     if difference.value is None:
         return Finding.on(
             rate,
@@ -146,36 +177,35 @@ def _finding_on(
             further=remarks_on_length,
         )
 
-    remarks = ["passages.unseen"]
-    if has_base:
-        facts["before"] = _hits_of(train, "base_sure")
-        facts["before_unseen"] = _hits_of(held_out, "base_sure")
-        remarks.append("passages.beyond_base")
-
     # The base was not trained on these rows, so its output proves no memory.
     p: float | None = None
     power: list[Power] = []
     bounds: list[Bound] = []
-    if not is_untrained(name):
-        p = comparison_p(difference, compared)
-        power = [hits_power(compared, difference_at_base)]
-        bounds = rates_bound(compared)
+    if not is_untrained(rate.checkpoint):
+        p = comparison_p(difference, comparison.rows)
+        power = [hits_power(comparison.rows, comparison.at_base)]
+        bounds = rates_bound(comparison.rows)
 
     verdict = _verdict(
-        name,
+        rate.checkpoint,
         difference,
         p,
         text_p,
-        has_base=has_base,
+        has_base=comparison.has_base,
     )
+    # No number of rows could make a claim of what has another possible cause.
     if verdict.claim == "confounded":
         power = []
-    apart = _row_of_difference(difference, rate)
+
+    facts["apart"] = _row_of_difference(difference, rate)
+    remarks = ["passages.unseen"]
+    if comparison.has_base:
+        remarks.append("passages.beyond_base")
     return Finding.on(
         rate,
         verdict.claim,
         f"passages.{verdict.says}",
-        facts={**facts, "apart": apart},
+        facts=facts,
         further=[*remarks, *remarks_on_length],
         metric=f"{rate.metric}{EXCESS}",
         value=points(difference.value),
@@ -190,6 +220,20 @@ def _finding_on(
     )
 
 
+def _counts(comparison: Comparison) -> dict[str, Fact]:
+    """Return how many compared rows have a passage, by split, and at the base."""
+    train = comparison.of_split("train")
+    held_out = comparison.of_split("test")
+    counts: dict[str, Fact] = {
+        "recited": reproduced_hits(train),
+        "unseen": _hits_of(held_out, "greedy_sure"),
+    }
+    if comparison.has_base:
+        counts["before"] = _hits_of(train, "base_sure")
+        counts["before_unseen"] = _hits_of(held_out, "base_sure")
+    return counts
+
+
 def _row_of_difference(difference: Estimate, rate: Row) -> Row:
     """Return the difference of trained and held-out rows as a fact of a sentence."""
     with_clusters = replace(difference, clusters=rate.clusters)
@@ -198,13 +242,14 @@ def _row_of_difference(difference: Estimate, rate: Row) -> Row:
     )
 
 
-def _hits_of(rows_of_split: pd.DataFrame, hit_column: str = "greedy_sure") -> Hits:
+def _hits_of(rows_of_split: pd.DataFrame, hit_column: str) -> Hits:
     """Return the rows of a split with a passage as a count of a total.
 
     Parameters
     ----------
     hit_column
-        Column of hits; NaN where the checkpoint was not scored.
+        ``greedy_sure`` (this checkpoint) or ``base_sure`` (the base): 1 for a row with
+        a passage, else 0; NaN where the checkpoint was not scored.
     """
     hits = rows_of_split[hit_column].dropna()
     return Hits(count=int(hits.sum()), of=len(hits))
