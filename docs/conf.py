@@ -172,6 +172,8 @@ benchmarks/README
 benchmarks/known_truth
 benchmarks/known_truth_erasure
 benchmarks/at_most
+benchmarks/passages
+benchmarks/generated
 benchmarks/groups
 benchmarks/canaries
 benchmarks/membership
