@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from spark_audit.arguments import ArgumentError
 from spark_audit.names import BASE
 from spark_audit.scoring.table import Pass, TokenTable
 
@@ -28,6 +29,25 @@ def scored(
     for name, passes in tables.items():
         if wanted in passes:
             yield name, passes[wanted]
+
+
+def check_tables(tables: object) -> None:
+    """Refuse scores that are not by checkpoint: they would give an empty result.
+
+    Raises
+    ------
+    ArgumentError
+        If they are not by checkpoint and pass.
+    """
+    if isinstance(tables, Mapping):
+        if all(isinstance(passes, Mapping) for passes in tables.values()):
+            return
+    raise ArgumentError(
+        "are not by checkpoint",
+        where="tables",
+        fix="give the scores of each checkpoint by its name, as in "
+        "{'mine': sa.score(...)}",
+    )
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from spark_audit.arguments import ArgumentError, CheckedFields
+from spark_audit.arguments import CheckedFields
 from spark_audit.audits.audit_inputs import Context as Context
 from spark_audit.audits.audit_inputs import Plan as Plan
 from spark_audit.audits.audit_inputs import Tables as Tables
+from spark_audit.audits.audit_inputs import check_tables
 from spark_audit.audits.audit_inputs import scored as scored
 from spark_audit.audits.baselines import Baseline as Baseline
 from spark_audit.audits.baselines import baselines_of as baselines_of
@@ -495,7 +496,7 @@ class Audit(MetricRows, CheckedFields, ABC):
         ArgumentError
             If the tables are not by checkpoint and pass.
         """
-        _check_tables(tables)
+        check_tables(tables)
         full_manifest = original(read_manifest(manifest))
         preset = preset or full_manifest.settings.preset
         context = Context(
@@ -585,22 +586,3 @@ class Audit(MetricRows, CheckedFields, ABC):
         if not self.plan(manifest, paper=context.paper):
             return self.why_nothing(manifest)
         return getattr(passes, "lacks", "") or self.unscored
-
-
-def _check_tables(tables: object) -> None:
-    """Refuse scores that are not by checkpoint: they would give an empty result.
-
-    Raises
-    ------
-    ArgumentError
-        If they are not by checkpoint and pass.
-    """
-    if isinstance(tables, Mapping):
-        if all(isinstance(passes, Mapping) for passes in tables.values()):
-            return
-    raise ArgumentError(
-        "are not by checkpoint",
-        where="tables",
-        fix="give the scores of each checkpoint by its name, as in "
-        "{'mine': sa.score(...)}",
-    )

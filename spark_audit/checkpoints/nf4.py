@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WEIGHTS_PER_BLOCK = 64
 """Weights that share a scale, one after the other in ``(out, in)``."""
-LEVELS = (
+NF4_LEVELS = (
     -1.0,
     -0.6961928009986877,
     -0.5250730514526367,
@@ -53,7 +53,7 @@ def rounded_to_nf4(weight: torch.Tensor) -> torch.Tensor:
 
     The numbers are taken in blocks of 64, one row after the other; the last block may
     be shorter. Each block is divided by its largest absolute value, and each quotient
-    becomes the nearest of :data:`LEVELS`.
+    becomes the nearest of :data:`NF4_LEVELS`.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def rounded_to_nf4(weight: torch.Tensor) -> torch.Tensor:
     >>> rounded_to_nf4(torch.tensor([2.0, -0.7, 0.1, 0.0])).tolist()
     [2.0, -0.7898349761962891, 0.15916059911251068, 0.0]
     """
-    levels = torch.tensor(LEVELS, device=weight.device)
+    levels = torch.tensor(NF4_LEVELS, device=weight.device)
     halfway = (levels[:-1] + levels[1:]) / 2
 
     numbers = weight.detach().float().flatten()

@@ -5,7 +5,7 @@ Rows are often redacted before a training: identifiers are replaced by placehold
 ``XXX-XX-1234``). :func:`placeholders` finds the first, :func:`masked_rests` the second.
 
 A further word of placeholders is an item of :data:`PLACEHOLDER_WORDS`; a further form
-of masks is a line of :data:`_MASKED`.
+of masks is a line of :data:`_MASKED_IN_PART`.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ _BRACKETED = re.compile(
 In angle brackets and braces all must be capitals, because ``<Name>`` and ``{Name}``
 are code."""
 
-_WORD = re.compile(r"[A-Za-z]+(?:V[46])?")
+_WORD_OF_LETTERS = re.compile(r"[A-Za-z]+(?:V[46])?")
 
 _HINT_OF_MASK = re.compile(r"[*\u2022\u2588]{2}|[xX#]{3}|\d[xX]{2}")
 """Without it no form of a mask matches; most texts are done after this search."""
 
-_MASK = r"[*\u2022\u2588]"  # asterisk, bullet, full block
+_SIGN = r"[*\u2022\u2588]"  # asterisk, bullet, full block
 
-_MASKED = re.compile(
+_MASKED_IN_PART = re.compile(
     # An e-mail address of which a part is masked: j***@a.org, maria@e***.com
-    rf"(?<![\w.+-])\w[\w.+-]{{0,64}}{_MASK}{{2,}}[\w.*+-]{{0,64}}@[\w.*-]{{0,64}}\w"
-    rf"|(?<![\w.+-])\w[\w.+-]{{0,64}}@\w[\w.-]{{0,64}}{_MASK}{{2,}}[\w.*-]{{0,64}}"
+    rf"(?<![\w.+-])\w[\w.+-]{{0,64}}{_SIGN}{{2,}}[\w.*+-]{{0,64}}@[\w.*-]{{0,64}}\w"
+    rf"|(?<![\w.+-])\w[\w.+-]{{0,64}}@\w[\w.-]{{0,64}}{_SIGN}{{2,}}[\w.*-]{{0,64}}"
     # Last digits behind a mask: ****1234, XXX-XX-1234, **** **** **** 1111
-    rf"|(?<![\w*])(?:(?:{_MASK}|[xX#]){{2,8}}[-. ]){{0,4}}"
-    rf"(?:{_MASK}{{3,}}[-. ]?|[xX#]{{3,}}-?|[xX#]{{4,}}[. ])"
+    rf"|(?<![\w*])(?:(?:{_SIGN}|[xX#]){{2,8}}[-. ]){{0,4}}"
+    rf"(?:{_SIGN}{{3,}}[-. ]?|[xX#]{{3,}}-?|[xX#]{{4,}}[. ])"
     r"(?:[xX#*]{2,8}-){0,4}\d{2,4}(?![\w*])"
     # First digits in front of one: 4111 11** **** 1111, 555-01XX
     r"|(?<![\w.])\d{2,19}(?:[ .-]?\d{1,6}){0,4}"
-    rf"(?:[ -]?{_MASK}{{2,8}}|-?[xX]{{2,8}})(?:[ -]{_MASK}{{2,8}}|-[xX]{{2,8}}){{0,4}}"
+    rf"(?:[ -]?{_SIGN}{{2,8}}|-?[xX]{{2,8}})(?:[ -]{_SIGN}{{2,8}}|-[xX]{{2,8}}){{0,4}}"
     r"[ -]?\d{2,4}(?!\w)"
     r"|(?<![\w.])\d{2,19}(?:[ .-]\d{1,6}){0,4}-?[xX\u2022\u2588]{2,8}(?!\w)"
     # A word of which only the beginning stands: M****, Jon***
-    rf"|(?<![\w*])[^\W\d_]{{1,4}}{_MASK}{{3,}}(?![\w*])"
+    rf"|(?<![\w*])[^\W\d_]{{1,4}}{_SIGN}{{3,}}(?![\w*])"
 )
 """Text of which a mask left something: the forms in their order."""
 
@@ -121,7 +121,7 @@ def _kind_of(inside: str, known_words: Collection[str]) -> str | None:
 
     Words in small letters count in one form only: ``[Name]``, a single word.
     """
-    words = [match[0] for match in _WORD.finditer(inside)]
+    words = [match[0] for match in _WORD_OF_LETTERS.finditer(inside)]
     if not inside.isupper() and len(words) > 1:
         return None
     # A type of one's own may hold a digit or an underscore.
@@ -163,4 +163,4 @@ def masked_rests(text: str) -> list[tuple[int, int]]:
     """
     if not _HINT_OF_MASK.search(text):
         return []
-    return [match.span() for match in _MASKED.finditer(text)]
+    return [match.span() for match in _MASKED_IN_PART.finditer(text)]

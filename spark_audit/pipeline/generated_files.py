@@ -30,7 +30,8 @@ from spark_audit.pipeline.job import Progress, given_manifest
 from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import assemble, matching
 from spark_audit.report.audit_report import AuditReport, read_report
-from spark_audit.report.folder import check_formats, write_report
+from spark_audit.report.folder import write_report
+from spark_audit.report.formats import check_formats
 from spark_audit.report.kept import keep_if_replaced
 from spark_audit.results import CheckpointFacts
 from spark_audit.results.report import TEXT_FILE_FORMAT

@@ -56,7 +56,7 @@ KINDS_OF_TYPES: Mapping[str, str] = {
 }
 """Kind of a placeholder -> our type of identifiers, where the two differ."""
 
-_WORD = re.compile(r"[^\W_]+")
+_WORD_OR_NUMBER = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ def _rows_with_fragments(
         # Annotated identifiers stand in clear as a whole, which is another matter.
         in_clear = [(span.start, span.end) for span in row.spans]
         n_fragments = 0
-        for match in _WORD.finditer(row.text):
+        for match in _WORD_OR_NUMBER.finditer(row.text):
             start, end = match.span()
             is_annotated = any(s <= start and end <= e for s, e in in_clear)
             # A name is written with a capital: "may" and "young" are words.
@@ -208,14 +208,14 @@ def _fragments_of(type_of: Mapping[str, str]) -> Iterator[str]:
     for string, type in type_of.items():
         if type in ("NAME", "EMAIL"):
             own_part = string.partition("@")[0]
-            words = _WORD.findall(own_part)
+            words = _WORD_OR_NUMBER.findall(own_part)
             for word in words:
                 # A whole name of one word is no fragment.
                 is_part = len(words) > 1 or own_part != string
                 if is_part and len(word) >= MIN_FRAGMENT and not word.isdigit():
                     yield word
         else:
-            words = _WORD.findall(string)
+            words = _WORD_OR_NUMBER.findall(string)
             for word in words:
                 if len(words) > 1 and word.isdigit():
                     if len(word) >= MIN_DIGITS_OF_FRAGMENT:
@@ -233,7 +233,7 @@ def _rare(words: set[str], trained: Sequence[PlannedRow]) -> set[str]:
     n_rows_by_word: Counter[str] = Counter()
     common: set[str] = set()
     for row in trained:
-        words_of_row = {*_WORD.findall(row.text)}
+        words_of_row = {*_WORD_OR_NUMBER.findall(row.text)}
         for word in words_of_row:
             form = folded(word)
             if form in words:

@@ -33,7 +33,7 @@ MIDDLE_P = 0.5
 """A row with this p or a larger one looks like held-out rows: of untrained rows at
 least half do.
 """
-_TOLERANCE = 1e-9
+_ROUNDING_OF_P = 1e-9
 """What lies below the middle by less is taken for it: p is rounded."""
 
 
@@ -226,7 +226,7 @@ def untrained_shares(
 def _untrained_share(p: np.ndarray, cluster: np.ndarray) -> float:
     """Return the estimate of :func:`untrained_shares` over rows; never 0."""
     _, n_rows = np.unique(cluster, return_counts=True)
-    n_like_held_out = n_rows.max() + (p > MIDDLE_P - _TOLERANCE).sum()
+    n_like_held_out = n_rows.max() + (p > MIDDLE_P - _ROUNDING_OF_P).sum()
     return float(n_like_held_out / (len(p) * (1 - MIDDLE_P)))
 
 

@@ -18,7 +18,7 @@ from spark_audit.stats.estimate import Estimate
 
 REPLICATES = 999
 """Resamples of clusters for the interval."""
-TOLERANCE = 1e-9
+ROUNDING_OF_SUMS = 1e-9
 """What lies above half of the weight by less is taken for half: sums are rounded."""
 
 
@@ -99,7 +99,7 @@ def trained_share(
             below = np.cumsum(of_comparison, axis=1)  # (chunk, comparison)
             below = np.concatenate([np.zeros((len(below), 1)), below], axis=1)
             total = below[:, -1:]
-            is_like_held_out = below[:, n_below] <= total / 2 + TOLERANCE
+            is_like_held_out = below[:, n_below] <= total / 2 + ROUNDING_OF_SUMS
 
             # A resample may have no held-out row of the task.
             of_tested = drawn[chunk][:, column[tested]] * (total > 0)

@@ -11,7 +11,7 @@ from refusals import each
 from scipy.stats import norm
 from tiny_models import make_model, save_model
 
-from spark_audit.checkpoints.nf4 import LEVELS, rounded_to_nf4
+from spark_audit.checkpoints.nf4 import NF4_LEVELS, rounded_to_nf4
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Spec
 
@@ -62,7 +62,7 @@ def opened_by_name(adapter: Path, base: Path) -> dict[str, torch.Tensor]:
 
 
 def test_levels_are_quantiles_of_the_normal_distribution():
-    np.testing.assert_allclose(LEVELS, levels(), atol=2e-7)
+    np.testing.assert_allclose(NF4_LEVELS, levels(), atol=2e-7)
 
 
 @pytest.mark.parametrize("shape", [(3, 64), (5, 40), (1, 1), (7, 33)])

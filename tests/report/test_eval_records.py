@@ -17,7 +17,7 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.files import check_links
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.formats import REPORT_FOLDERS
-from spark_audit.report.writers.eval_records import LEVELS
+from spark_audit.report.writers.eval_records import STATES_BY_LEVEL
 from spark_audit.results import Report
 from spark_audit.results.findings import Claim
 
@@ -36,6 +36,7 @@ IS_LOWER_BETTER = {
     "mia.auc": True,
     "extract.greedy_rate": True,
     "passages.passage_rate": True,
+    "generated.identifier_rate": True,
     "utility.last": False,
     "series.auc": True,
     "erasure.remaining": False,
@@ -195,7 +196,7 @@ def test_states_are_levels_and_what_was_not_tested_is_unknown(report, tmp_path):
     by_name = records(tmp_path)
     for name, state in (("mine", "LEAKS"), ("plain", "NO LEAK FOUND")):
         result = results_of(by_name[name])["spark-audit.state"]
-        assert result["score_details"]["score"] == LEVELS.index(state)
+        assert result["score_details"]["score"] == STATES_BY_LEVEL.index(state)
         assert result["metric_config"]["lower_is_better"] is False
 
     untested = finding("mine", "not_tested").model_copy(update={"p": None})

@@ -38,7 +38,7 @@ from spark_audit.stats.estimate import Estimate, side_of
 GROUP_METRIC = "greedy_beyond"
 """Metric of the figures by group: a share, above 0 is a leak."""
 
-NO_CONTROL = "the splits were not drawn alike, and no base was scored"
+NOT_DRAWN_ALIKE = "the splits were not drawn alike, and no base was scored"
 """Why no difference of a group can be called a leak."""
 
 
@@ -126,7 +126,7 @@ class SpansByGroup:
                 "groups.none",
                 checkpoint=name,
                 field=self.groups.field,
-                reason=NO_CONTROL,
+                reason=NOT_DRAWN_ALIKE,
             )
             return rows, [untested]
 

@@ -30,7 +30,7 @@ from spark_audit.errors import InputError, choose
 from spark_audit.manifest.schema import Manifest
 from spark_audit.options import BY_OPTION
 
-TASK = "task"
+TASK_FIELD = "task"
 """The field of rows that manifests have."""
 
 SINGLE_ROW_FIELDS = ("id", "example", "source", "source_id", "cluster")
@@ -42,7 +42,7 @@ NOT_STATED = "not stated"
 OTHER_GROUPS = "other groups"
 """Group of all rows whose own groups are too small to be shown."""
 
-RESERVED_NAMES = (NOT_STATED, OTHER_GROUPS, "*")
+NAMES_OF_OUR_OWN = (NOT_STATED, OTHER_GROUPS, "*")
 """Names that mean something else, so that no value of a field may have them."""
 
 MAX_GROUPS = 50
@@ -59,7 +59,7 @@ MAX_NAMES_SHOWN = 200
 
 FILE_ADVICE = "write --by FIELD=FILE: a table with the columns id and FIELD"
 
-TABLE_READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
+READERS_OF_TEXT_TABLES: Mapping[str, Callable[[Path], pd.DataFrame]] = {
     # Text stays as it is written: a code such as 007, or NA for Namibia.
     ".csv": lambda path: pd.read_csv(path, dtype=str, keep_default_na=False),
     ".tsv": lambda path: pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False),
@@ -100,19 +100,22 @@ class GroupField(NamedTuple):
         name, equals, file = (part.strip() for part in text.partition("="))
         if not name or bool(equals) != bool(file) or not name.isprintable():
             raise InputError(
-                "names no field", where=BY_OPTION, fix=f"write {TASK}, or FIELD=FILE"
+                "names no field",
+                where=BY_OPTION,
+                fix=f"write {TASK_FIELD}, or FIELD=FILE",
             )
         if name in SINGLE_ROW_FIELDS:
             raise InputError(
                 f"{name!r} names single rows or sources, which are no groups",
                 where=BY_OPTION,
-                fix=f"give a field of 2 to {MAX_GROUPS} values, such as {TASK}",
+                fix=f"give a field of 2 to {MAX_GROUPS} values, such as {TASK_FIELD}",
             )
-        if not file and name != TASK:
+        if not file and name != TASK_FIELD:
             raise InputError(
                 f"the rows of a manifest have no field {name!r}",
                 where=BY_OPTION,
-                fix=f"{choose(name, [TASK])}; for a field of your data {FILE_ADVICE}",
+                fix=f"{choose(name, [TASK_FIELD])}; "
+                f"for a field of your data {FILE_ADVICE}",
             )
         return cls(name, Path(os.path.expanduser(file)) if file else None)
 
@@ -200,12 +203,12 @@ def _table(field: GroupField, path: Path) -> pd.DataFrame:
     """
     where = f"{BY_OPTION} {path}"
     suffix = path.suffix.lower()
-    if suffix not in TABLE_READERS:
+    if suffix not in READERS_OF_TEXT_TABLES:
         raise InputError(
-            "is no table", where=where, fix=f"give {', '.join(TABLE_READERS)}"
+            "is no table", where=where, fix=f"give {', '.join(READERS_OF_TEXT_TABLES)}"
         )
     try:
-        table = TABLE_READERS[suffix](path)
+        table = READERS_OF_TEXT_TABLES[suffix](path)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -294,7 +297,7 @@ def is_plain(value: str) -> bool:
     (True, False, False)
     """
     is_short = 0 < len(value) <= MAX_LETTERS
-    is_free = value not in RESERVED_NAMES and "]" not in value
+    is_free = value not in NAMES_OF_OUR_OWN and "]" not in value
     return is_short and is_free and value.isprintable()
 
 

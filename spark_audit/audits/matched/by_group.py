@@ -28,7 +28,7 @@ from spark_audit.results import Finding, Row
 from spark_audit.results.rows import ROW_GROUP
 from spark_audit.stats.estimate import Estimate
 
-CONFOUNDED = "the text alone distinguishes trained from held-out identifiers"
+TOLD_BY_TEXT_ALONE = "the text alone distinguishes trained from held-out identifiers"
 """Why memory is not tested by group."""
 
 
@@ -93,7 +93,7 @@ class IdentifierGroups:
                 "groups.none",
                 checkpoint=name,
                 field=self.groups.field,
-                reason=CONFOUNDED,
+                reason=TOLD_BY_TEXT_ALONE,
             )
             return [], [untested] if has_finding else []
 

@@ -46,13 +46,13 @@ RECORDS_FOLDER = "eee"
 RECORDS_FOLDERS = ("eee", "eee/*", "eee/*/*", "eee/*/*/*", "eee/*/*/*/*")
 """The same with the folders inside, for any collection, developer and model."""
 
-LOCAL = "local"
+LOCAL_DEVELOPER = "local"
 """Developer of a model that was opened from this machine: the report names none."""
 
-HUB = re.compile(r"hf:(?P<repository>[^/@]+/[^/@]+)(?:@.*)?")
+HUB_SOURCE = re.compile(r"hf:(?P<repository>[^/@]+/[^/@]+)(?:@.*)?")
 """Source of a checkpoint on the hub, with its revision."""
 
-LEVELS: tuple[State, ...] = ("LEAKS", "DETECTABLE", "NO LEAK FOUND")
+STATES_BY_LEVEL: tuple[State, ...] = ("LEAKS", "DETECTABLE", "NO LEAK FOUND")
 """States as levels of a score, the worst first: a level's number is its place."""
 
 UNKNOWN_LEVEL = -1
@@ -72,10 +72,12 @@ NUMBERS_OF_ROW = (
 _NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f\s]')
 """Characters that a name of a folder may not have on every machine."""
 
-_DEVICES = [f"{device}{number}" for device in ("com", "lpt") for number in range(1, 10)]
+_NAMES_OF_DEVICES = [
+    f"{device}{number}" for device in ("com", "lpt") for number in range(1, 10)
+]
 
-_RESERVED_NAMES = frozenset(
-    ["", "data", "unknown", "con", "prn", "aux", "nul", *_DEVICES]
+_REFUSED_NAMES = frozenset(
+    ["", "data", "unknown", "con", "prn", "aux", "nul", *_NAMES_OF_DEVICES]
 )
 """Names that the datastore refuses: its own, those of Windows, and none."""
 
@@ -169,11 +171,11 @@ def _model(report: Report, name: str) -> JsonObject:
     no single checkpoint, and has its name alone.
     """
     facts = _facts_of(report, name)
-    model_id = f"{LOCAL}/{_portable(name)}"
+    model_id = f"{LOCAL_DEVELOPER}/{_portable(name)}"
     details: dict[str, object] = {}
     is_here = False
     if facts is not None:
-        on_hub = HUB.fullmatch(facts.source)
+        on_hub = HUB_SOURCE.fullmatch(facts.source)
         if on_hub is not None:
             developer, _, repository = on_hub["repository"].partition("/")
             model_id = f"{_portable(developer)}/{_portable(repository)}"
@@ -229,7 +231,7 @@ def _data(report: Report) -> JsonObject:
 
 def _state_result(state: State, data: JsonObject) -> JsonObject:
     """Return a checkpoint's state as a score of levels, of which a higher is better."""
-    score = LEVELS.index(state) if state in LEVELS else UNKNOWN_LEVEL
+    score = STATES_BY_LEVEL.index(state) if state in STATES_BY_LEVEL else UNKNOWN_LEVEL
     return {
         "evaluation_result_id": f"{LIBRARY}.state",
         "evaluation_name": f"{LIBRARY}.state",
@@ -242,7 +244,7 @@ def _state_result(state: State, data: JsonObject) -> JsonObject:
             "metric_unit": "level",
             "lower_is_better": False,
             "score_type": "levels",
-            "level_names": [state_name(level) for level in LEVELS],
+            "level_names": [state_name(level) for level in STATES_BY_LEVEL],
             "has_unknown_level": True,
         },
         "score_details": {"score": score, "details": {"state": state_name(state)}},
@@ -353,7 +355,7 @@ def _portable(name: str) -> str:
     """Return a name that is one folder on every machine, and no reserved one."""
     portable = _NOT_PORTABLE.sub("_", visible(name)).rstrip(".")
     first_part = portable.partition(".")[0].lower()
-    return f"_{portable}" if first_part in _RESERVED_NAMES else portable
+    return f"_{portable}" if first_part in _REFUSED_NAMES else portable
 
 
 def _path_in_datastore(record: JsonObject, dataset_name: str) -> str:
