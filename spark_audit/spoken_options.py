@@ -81,6 +81,7 @@ ARGUMENTS = {
     "relearn-steps": "relearn_steps",
     "replicates": "replicates",
     "retrained": "retrained",
+    "revision": "revision",
     "samples": "samples",
     "scorer": "scorer",
     "scores": "scores",
@@ -92,18 +93,20 @@ ARGUMENTS = {
     "show-text": "show_text",
     "sigmas": "sigmas",
     "split": "split",
+    "stream": "stream",
     "supervised": "supervised",
     "temperature": "temperature",
     "template": "template",
     "through-lr": "lr",
     "tokenizer": "tokenizer",
+    "top-p": "top_p",
     "truncation": "truncation",
     "trust-remote-code": "trust_remote_code",
     "yes": "yes",
 }
 """Option that an error names -> argument or field in Python."""
 
-SWITCHES = ("exact", "show-text", "trust-remote-code", "yes")
+SWITCHES = ("exact", "show-text", "stream", "top-p", "trust-remote-code", "yes")
 """Options without a value: ``--show-text`` is ``show_text=True``."""
 
 OUTPUT_OPTION = re.compile(r"(?<= )-o(?=[,;.]|$)")
