@@ -100,9 +100,14 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = 1 << 16
     disable_nagle_algorithm = True
     serving: TextServing
+    # Whether the connection is closed, which the next request on it finds.
+    has_left = False
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.has_left:
+            self.close_connection = True
+            return
         body = json.loads(raw)
         key = self.headers.get("Authorization", "")
         fault = self.serving.next_fault(self.path, body, key)
@@ -143,6 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.serving.pay(body)
             self.reply(200, content, {})
+            self.has_left = fault == "leaves"
 
     def reply(
         self,

@@ -173,6 +173,9 @@ class TextServer:
         # Whether it has ever answered, or said that it is busy.
         self._is_known = False
 
+        # After a stream, llama.cpp's server may close a connection without a word, so
+        # that the next request on it would break off.
+        n_kept_open = 0 if streams else parallel
         headers = {"Accept-Encoding": "identity"}
         if key := api_key():
             headers["Authorization"] = f"Bearer {key}"
@@ -180,7 +183,9 @@ class TextServer:
             self._client = httpx2.Client(
                 headers=headers,
                 timeout=httpx2.Timeout(SILENCE_SECONDS, connect=TEXT_CONNECT_SECONDS),
-                limits=httpx2.Limits(max_connections=parallel),
+                limits=httpx2.Limits(
+                    max_connections=parallel, max_keepalive_connections=n_kept_open
+                ),
                 follow_redirects=False,
             )
         # A proxy of the environment may be no address, and may hold a password.

@@ -462,6 +462,16 @@ def test_a_server_that_wants_the_other_name_of_the_limit_gets_it(tmp_path):
     assert names[1:] == 2 * [["max_completion_tokens", "model", "prompt"]]
 
 
+def test_a_connection_that_is_closed_after_a_stream_costs_no_request(tmp_path):
+    """llama.cpp's server closes some without a word."""
+    store = AnswerStore(tmp_path / "answers")
+    with text_serving(answer_of, itertools.repeat("leaves")) as serving:
+        server = TextServer(serving.url, MODEL, streams=True, max_requests=3)
+        ask_all(server, requests_of(store, 3), store)
+        server.close()
+        assert len(serving.asked) == server.n_requests == 3
+
+
 @pytest.mark.parametrize("streams", [False, True])
 def test_chat_answers_are_read_as_one_object_and_as_a_stream(streams, tmp_path):
     store = AnswerStore(tmp_path / "answers")
