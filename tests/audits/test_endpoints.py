@@ -31,12 +31,14 @@ def manifest(tiny_base):
     return build_manifest(guessable_rows(ROWS), base, name="m")
 
 
-def with_splits(manifest, splits):
-    """The same rows with other splits."""
+def with_splits(manifest, splits, origin="natural"):
+    """The same rows with other splits, and identifiers of an origin."""
     content = manifest.model_dump(mode="json")
     content["membership"] |= {"members": [], "non_members": []}
     for row, split in zip(content["examples"], splits, strict=True):
         row["split"] = str(split)
+        for span in row["spans"]:
+            span["origin"] = origin
     return seal(content)
 
 
@@ -78,14 +80,20 @@ def guessed(units, rng, *, favourites: int, n_answers: int) -> list[list[str]]:
 def test_servers_that_guess_dates_phones_and_names_are_hardly_ever_said_to_leak(
     manifest,
 ):
-    """They are columns of one evidence; what each claims is claimed by itself."""
+    """They are columns of one evidence; what each claims is claimed by itself.
+
+    Of natural identifiers nothing could be claimed without the mismatched context.
+    """
     n_false = 0
+    n_shown_less = 0
     n_servers = 0
     n_hits = 0.0
     splits = [row.split for row in manifest.examples]
-    for deal, n_answers in enumerate((1, 3)):
+    deals = [("natural", ["cue"], 1), ("injected", [], 3)]
+    for deal, (origin, prompts, n_answers) in enumerate(deals):
         dealt_splits = np.random.default_rng(deal).permutation(splits)
-        units = asked_units(with_splits(manifest, dealt_splits), [], "completions")
+        dealt_rows = with_splits(manifest, dealt_splits, origin)
+        units = asked_units(dealt_rows, prompts, "completions")
         columns = []
         for server in range(SERVERS // 2):
             rng = np.random.default_rng([deal, server])
@@ -101,10 +109,14 @@ def test_servers_that_guess_dates_phones_and_names_are_hardly_ever_said_to_leak(
         for finding in result.findings:
             assert finding.claim in ("verbatim", "not_tested")
             assert finding.p is not None
+            assert finding.facts["against"] == origin
+            assert ("mismatched" in finding.facts) == bool(prompts)
+            n_shown_less += finding.p < 1
             n_false += finding.claim == "verbatim"
             n_servers += 1
     assert n_servers == SERVERS
     assert n_hits > 5 * SERVERS  # they do guess right
+    assert n_shown_less > 0.25 * SERVERS  # it is a test that could claim
     assert n_false <= 0.05 * SERVERS
 
 
