@@ -45,6 +45,8 @@ HUB = "hf:"
 """Prefix of a model or data set on the hub; anything else is a path."""
 # ORG/NAME, and @REVISION.
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(\w[\w./-]*))?")
+# A server's address without http://: HOST:PORT, or HOST.DOMAIN/.../v1.
+_SERVER = re.compile(r"[\w.-]+:\d{1,5}(/[\w./-]*)?|([\w-]+\.)+[\w-]+(/[\w.-]+)*/v1/?")
 WORDS_BYTES = 1 << 26
 """Bytes of the largest tokenizer file that is read; real ones have at most 34 MB."""
 # Files that transformers and PEFT read whole, besides those that are read here.
@@ -121,7 +123,11 @@ def missing(source: str) -> InputError:
             f"a model on the hub is written {HUB}ORG/NAME; audits read a server: "
             "--ckpt http://HOST:PORT/v1 --model NAME"
         )
-    if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
+    elif _SERVER.fullmatch(source):
+        # Hosted ones seldom name a port.
+        scheme = "http" if ":" in source else "https"
+        remedy = f"write {scheme}://{source} if it is a server's address"
+    elif _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
         remedy += f" (a model on the hub is written {HUB}{source})"
     return InputError("there is no such file or folder", where=source, fix=remedy)
 
