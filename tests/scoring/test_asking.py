@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import ssl
 import stat
 import threading
 import time
@@ -277,6 +278,31 @@ def test_a_server_that_nothing_reaches_is_given_up_soon():
             server.ask(TextRequest("/completions", {"prompt": "x", "max_tokens": 1}))
         server.close()
     assert server.n_requests == text_server.TRIES_AT_FIRST
+
+
+def test_an_unknown_host_and_an_untrusted_certificate_are_told_apart(monkeypatch):
+    request = TextRequest("/completions", {"prompt": "x", "max_tokens": 1})
+
+    def unknown(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    def untrusted(*_: Any, **__: Any) -> Any:
+        raise ssl.SSLCertVerificationError(1, "self-signed certificate")
+
+    server = TextServer("https://nowhere.invalid/v1", MODEL)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", unknown)
+        with pytest.raises(IncompleteError, match="host"):
+            server.ask(request)
+    server.close()
+
+    monkeypatch.setattr(ssl.SSLContext, "wrap_socket", untrusted)
+    with text_serving(answer_of) as serving:
+        server = TextServer(serving.url.replace("http://", "https://"), MODEL)
+        with pytest.raises(IncompleteError, match="SSL_CERT_FILE"):
+            server.ask(request)
+        server.close()
+        assert not serving.asked
 
 
 def test_pages_in_place_of_answers_are_given_up_soon_unless_one_was_an_answer():

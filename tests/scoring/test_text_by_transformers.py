@@ -32,6 +32,7 @@ main()
 def url() -> Iterator[str]:
     pytest.importorskip("fastapi", reason="transformers serve needs fastapi")
     pytest.importorskip("uvicorn", reason="transformers serve needs uvicorn")
+    pytest.importorskip("openai", reason="transformers serve needs openai")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
