@@ -114,7 +114,11 @@ def assemble(
         guard.checkpoint for guard in all_guards if faults(all_guards, guard.checkpoint)
     ]
     all_guards = without_answered(all_guards, findings, void=void_checkpoints)
-    findings += untested(findings, [facts.name for facts in checkpoints])
+    findings += untested(
+        findings,
+        [facts.name for facts in checkpoints],
+        is_of_text=all(facts.is_endpoint for facts in checkpoints),
+    )
 
     # Readers must know the number of tests in the correction.
     report_settings = dict(settings or {})

@@ -480,8 +480,12 @@ def _more(
     for state, step in list(next_steps.items())[1:]:
         yield label_of_step(state), step
 
-    # An attack that was not run lacks a result on all checkpoints.
-    not_run = [tried.audit for tried in all_checkpoint_states[0].tried if not tried.ran]
+    # An attack that was not run lacks a result on all checkpoints. Text alone cannot be
+    # asked for those that it lacks.
+    not_run = []
+    for tried in all_checkpoint_states[0].tried:
+        if not tried.ran and not tried.is_of_text:
+            not_run.append(tried.audit)
     if not_run:
         commands = ", ".join(f"`spark-audit {audit}`" for audit in not_run)
         yield render("glance.not_run"), commands
@@ -518,7 +522,7 @@ def _names_without_result(
     names_by_attack: dict[str, list[str]] = {}
     for checkpoint_state in all_checkpoint_states:
         for tried in checkpoint_state.tried:
-            if tried.outcome not in CONCLUSIVE:
+            if tried.outcome not in CONCLUSIVE and not tried.is_under_extraction:
                 names_by_attack.setdefault(tried.attack, []).append(
                     checkpoint_state.name
                 )

@@ -97,7 +97,8 @@ def _summary(
     names_by_outcome: dict[Outcome, list[str]] = {}
     for name, tried in tried_by_name.items():
         names_by_outcome.setdefault(tried.outcome, []).append(name)
-    state, why = _state(report, audit, names_by_outcome)
+    why_not_run = next(iter(tried_by_name.values())).why_not_run
+    state, why = _state(report, audit, names_by_outcome, why_not_run)
 
     without_result: dict[Outcome, list[str]] = {}
     for outcome in WITHOUT_RESULT:
@@ -221,7 +222,9 @@ def _facts_of_sizes(report: Report, audit: str) -> Mapping[str, Fact]:
     return facts
 
 
-def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, str]:
+def _state(
+    report: Report, audit: str, outcomes: Container[str], why_not_run: str
+) -> tuple[str, str]:
     """Return the state of an attack over all checkpoints, with the reason."""
     if "FOUND" in outcomes or "not shown" in outcomes:
         return "tested", ""
@@ -231,7 +234,7 @@ def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, s
 
     rows = [row for row in report.results if row.audit == audit]
     if not rows:
-        return "not tested", render("dossier.not_run")
+        return "not tested", why_not_run
     if all(row.status == "not_estimable" for row in rows):
         note = next((row.note for row in rows if row.note), "")
         return "not applicable", translated("reason", note)

@@ -12,7 +12,7 @@ came to on one checkpoint stands in ``tried.py``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from spark_audit.audits import AUDITS, AUDITS_ON_REQUEST, about, audit_names
@@ -58,6 +58,9 @@ SHAPES: dict[State, str] = {
 }
 """The states, the worst first, and a sign of each: colour is never the only sign."""
 
+TEXT_ON_CANARIES = ("extract.text.canaries", "extract.text.canaries_back")
+"""Sentences of findings on canaries that an endpoint was asked for."""
+
 MAX_TYPES_NAMED = 3
 """Most types that are named as exposed."""
 
@@ -93,6 +96,8 @@ class CheckpointState:
         were never trained on, nats per token: below 0 is more likely.
     sides
         Numbers of groups of trained and of held-out identifiers; empty: not known.
+    is_of_text
+        Whether it is an endpoint that gives only text.
     """
 
     name: str
@@ -106,6 +111,8 @@ class CheckpointState:
     nearest: Tried | None = None
     memory: Row | None = None
     sides: tuple[int, ...] = ()
+
+    is_of_text: bool = False
 
     def __repr__(self) -> str:
         return short_repr(self, self.name, self.state, detections=len(self.detections))
@@ -192,7 +199,8 @@ class CheckpointState:
     @property
     def tally(self) -> dict[Outcome, list[Tried]]:
         """The attacks by outcome, detections first."""
-        by_outcome = grouped(self.tried, lambda tried: tried.outcome)
+        here = [tried for tried in self.tried if not tried.is_under_extraction]
+        by_outcome = grouped(here, lambda tried: tried.outcome)
         return {
             outcome: by_outcome[outcome]
             for outcome in OUTCOMES
@@ -256,6 +264,7 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
             reasons_for_all.append(finding)
 
     memory_rows_by_name = grouped(_memory_rows(report), lambda row: row.checkpoint)
+    endpoints = {facts.name for facts in report.checkpoints if facts.is_endpoint}
     # Findings may be on checkpoints without a figure.
     all_checkpoint_states = []
     for name in dict.fromkeys([*entries(report), *findings_by_name]):
@@ -267,7 +276,13 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
         if name != RELEARNED_BASE and not is_clean_base:
             memory_rows = memory_rows_by_name.get(name, [])
             checkpoint_state = _checkpoint_state(
-                name, findings, memory_rows, report.guards, attacks, scored
+                name,
+                findings,
+                memory_rows,
+                report.guards,
+                attacks,
+                scored,
+                is_of_text=name in endpoints,
             )
             all_checkpoint_states.append(checkpoint_state)
     return sorted(all_checkpoint_states, key=_badness)
@@ -354,7 +369,12 @@ def relearned(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
 
 
 def can_be_relearned(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
-    """Return whether relearning is still a step: not of files of text, nor twice."""
+    """Return whether relearning is still a step.
+
+    It is none of files of text, of endpoints without weights here, nor twice.
+    """
+    if all(checkpoint_state.is_of_text for checkpoint_state in all_checkpoint_states):
+        return False
     audits = {
         tried.audit
         for checkpoint_state in all_checkpoint_states
@@ -371,6 +391,8 @@ def _checkpoint_state(
     guards: Sequence[Guard],
     attacks: Collection[str],
     scored: Mapping[str, Collection[str]],
+    *,
+    is_of_text: bool,
 ) -> CheckpointState:
     """Return the state of one checkpoint.
 
@@ -382,6 +404,8 @@ def _checkpoint_state(
         The audits that attack.
     scored
         The checkpoints that each audit scored.
+    is_of_text
+        Whether it is an endpoint that gives only text.
     """
     # Findings of other audits, such as utility, decide no state.
     of_attacks = []
@@ -397,6 +421,12 @@ def _checkpoint_state(
             scored=name in scored.get(audit, ()),
             ran=audit in scored,
         )
+        if is_of_text:
+            outcome = replace(
+                outcome,
+                is_of_text=True,
+                is_under_extraction=_is_under_extraction(audit, of_attacks),
+            )
         tried.append(outcome)
     detections = tuple(finding for finding in of_attacks if finding.detected)
     failed_guards = tuple(faults(guards, name))
@@ -416,7 +446,18 @@ def _checkpoint_state(
         # A faulty setup leaves no valid figure.
         memory=None if failed_guards else _pooled(memory_rows),
         sides=_sides(findings, name),
+        is_of_text=is_of_text,
     )
+
+
+def _is_under_extraction(audit: str, findings: Iterable[Finding]) -> bool:
+    """Return whether the extraction audit asked an endpoint for what an audit tests.
+
+    Of canaries text shows only whether they come out, as it does of identifiers.
+    """
+    if not about(audit).needs_canaries:
+        return False
+    return any(finding.says in TEXT_ON_CANARIES for finding in findings)
 
 
 def _state_of(

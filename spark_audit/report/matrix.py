@@ -335,7 +335,7 @@ def _at_most(tried: Tried) -> str:
 def _why(tried: Tried) -> str:
     """Return why an attack has no result, in words; empty: no reason is known."""
     if not tried.ran:
-        return render("dossier.not_run")
+        return tried.why_not_run
     if tried.outcome == "confounded":
         return render("outcome.confounded")
     if tried.finding is None:

@@ -30,7 +30,9 @@ def is_memory_test(finding: Finding) -> bool:
     return is_primary_test or finding.metric == "memory"
 
 
-def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]:
+def untested(
+    findings: Sequence[Finding], names: Iterable[str], *, is_of_text: bool = False
+) -> list[Finding]:
     """Return a finding for each checkpoint whose memory was not tested.
 
     If that holds for all, there is one finding on the report. For a method with several
@@ -40,6 +42,8 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     ----------
     names
         Names of all checkpoints of the report.
+    is_of_text
+        Whether they are endpoints that give only text.
     """
     tested_names = set()
     for finding in findings:
@@ -54,13 +58,17 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
         # A finding without a checkpoint is on the report.
         untested_names = [""]
 
+    says, further = "report.untested", ["report.tests_of_memory"]
+    if is_of_text:
+        says, further = "report.untested_by_text", []
+
     reasons = []
     for name in untested_names:
         reason = Finding.not_tested(
             OF_REPORT,
-            "report.untested",
+            says,
             checkpoint=name,
-            further=["report.tests_of_memory"],
+            further=further,
         )
         reasons.append(reason)
     return reasons

@@ -47,6 +47,10 @@ class Tried:
         Whether the report has this audit.
     bounded
         If nothing was found, the test with the limit of what could still be there.
+    is_of_text
+        Whether the checkpoint is an endpoint that gives only text.
+    is_under_extraction
+        Whether the extraction audit asked such an endpoint for the same.
     """
 
     audit: str
@@ -54,6 +58,17 @@ class Tried:
     finding: Finding | None = None
     ran: bool = True
     bounded: Finding | None = None
+    is_of_text: bool = False
+    is_under_extraction: bool = False
+
+    @property
+    def why_not_run(self) -> str:
+        """Why the report does not have this audit, in words."""
+        if self.is_under_extraction:
+            return render("endpoint.under_extraction")
+        if self.is_of_text:
+            return render("endpoint.cannot_be_asked")
+        return render("dossier.not_run")
 
     @property
     def attack(self) -> str:

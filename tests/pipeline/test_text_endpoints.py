@@ -28,6 +28,7 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.manifest.sequences import score
 from spark_audit.pipeline.request import Request
 from spark_audit.report.audit_report import read_report
+from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.results.evidence import Evidence
 
 ROOT = Path(__file__).parents[2]
@@ -174,7 +175,7 @@ def test_few_requests_ask_for_trained_and_held_out_identifiers_in_turns(
     tmp_path, capsys
 ):
     words = f"extract --model {MODEL} --manifest {ROOT}/manifests/demo.json --yes"
-    words += f" -o {tmp_path}/out --format json --max-requests 12"
+    words += f" -o {tmp_path}/out --format json --max-requests 40"
     with text_serving(nothing) as serving:
         assert run([*words.split(), "--ckpt", f"tuned={serving.url}"]) == 0
     evidence = Evidence.read(tmp_path / "out" / "scores" / "extract.parquet")
@@ -182,7 +183,25 @@ def test_few_requests_ask_for_trained_and_held_out_identifiers_in_turns(
     counts = identifiers.groupby(["set", "split"]).size()
     assert abs(counts["pii", "train"] - counts["pii", "test"]) <= 1
     # What helps is told, and no audit that needs more than text.
-    assert "--samples" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--samples" in shown
+    assert "`matched`" not in shown
+
+    report = read_report(tmp_path / "out")
+    (state,) = report.states
+    tried = {attack.audit: attack for attack in state.tried}
+    assert [audit for audit, attack in tried.items() if attack.ran] == ["extract"]
+    assert all(attack.is_of_text for attack in tried.values())
+    under_extraction = [a.audit for a in tried.values() if a.is_under_extraction]
+    assert under_extraction == ["canary"]
+    # A limit is not rounded down where it is shared.
+    limits = []
+    for exact, shared in zip(report.findings, disclosed(report).findings, strict=True):
+        if "limit" in exact.facts:
+            limits.append((exact.facts["limit"].value, shared.facts["limit"].value))
+    assert len(limits) == 2
+    assert all(shared is None or shared >= exact for exact, shared in limits)
+    assert any(shared is not None for _, shared in limits)
 
 
 @pytest.mark.parametrize(
@@ -309,6 +328,22 @@ def test_audits_that_need_more_than_text_are_refused(words_for, capsys):
         assert "extract" in capsys.readouterr().err
         assert run(words_for(serving, "--yes", audit="all")) == 0
         assert serving.asked
+
+
+@pytest.mark.parametrize(
+    ("address", "written"),
+    [
+        ("127.0.0.1:8777/v1", "http://127.0.0.1:8777/v1"),
+        ("localhost:8000", "http://localhost:8000"),
+        ("api.example.com/v1", "https://api.example.com/v1"),
+    ],
+)
+def test_an_address_without_its_scheme_is_refused_with_one(
+    address, written, workshop, capsys
+):
+    words = ["extract", "--ckpt", f"tuned={address}", "--model", MODEL]
+    assert run([*words, "--manifest", f"{workshop}/manifests/m.json"]) == 2
+    assert written in capsys.readouterr().err
 
 
 def test_a_server_without_a_models_name_is_refused(workshop, capsys):

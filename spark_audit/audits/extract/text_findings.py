@@ -72,6 +72,9 @@ from spark_audit.stats.intervals import clopper_pearson, rate_estimate
 
 CANARIES_BACK = "extract.canaries_back"
 
+LIMIT_METRIC = "drawn_at_most"
+"""Metric of what could still come out: shared files round it up, as any upper limit."""
+
 NO_TRAINED_IDENTIFIER_TO_ASK = "no trained identifier has a text before it to ask with"
 
 
@@ -199,7 +202,7 @@ def _identifier_finding(
         **facts,
         "rate": rate,
         "back": reproduced_hits(train),
-        "limit": row_of(_limit(train), checkpoint=name, metric="limit"),
+        "limit": row_of(_limit(train), checkpoint=name, metric=LIMIT_METRIC),
         "against": "injected" if is_alike else "natural",
         **_mismatched_fact(train),
     }
@@ -335,7 +338,9 @@ def _canary_findings(
         # A claim that the correction takes away states the limit, too.
         of_checkpoint = trained[trained["checkpoint"] == finding.checkpoint]
         limit = row_of(
-            _limit(of_checkpoint), checkpoint=finding.checkpoint, metric="limit"
+            _limit(of_checkpoint),
+            checkpoint=finding.checkpoint,
+            metric=LIMIT_METRIC,
         )
         all_facts = {**finding.facts, **facts, "limit": limit}
         if finding.says == CANARIES_BACK:
