@@ -171,7 +171,7 @@ class TextServer:
         self._not_before = 0.0
         self._limit_name = LIMIT
         # Whether it has ever answered, or said that it is busy.
-        self._is_known = False
+        self._has_replied = False
 
         # After a stream, llama.cpp's server may close a connection without a word, so
         # that the next request on it would break off.
@@ -226,18 +226,18 @@ class TextServer:
                 reply = self._send(request)
                 answer = _answer_in(reply)
                 if answer is not None:
-                    self._is_known = True
+                    self._has_replied = True
                     return answer
-                if self._takes_other_limit(reply):
+                if self._has_renamed_limit(reply):
                     continue
                 if not _may_be_answered_later(reply):
                     raise _refusal(reply, request.path)
 
                 failure = _failure_of(reply)
-                self._is_known = self._is_known or reply.status in MAY_ANSWER_LATER
+                self._has_replied |= reply.status in MAY_ANSWER_LATER
                 # A wrong address is told soon.
-                is_unknown = not self._is_known and n_tries >= TRIES_AT_FIRST
-                if pause is None or is_unknown:
+                seems_wrong = not self._has_replied and n_tries >= TRIES_AT_FIRST
+                if pause is None or seems_wrong:
                     break
                 self._wait(pause, reply)
             raise IncompleteError(
@@ -246,10 +246,11 @@ class TextServer:
                 "command resumes",
             )
 
-    def _takes_other_limit(self, reply: _Reply) -> bool:
-        """Return whether a request may succeed with the other name of the limit.
+    def _has_renamed_limit(self, reply: _Reply) -> bool:
+        """Take the other name of the limit if a refusal asks for it.
 
-        All later requests then use that name.
+        All later requests use that name. Return whether the refused request may succeed
+        with it.
         """
         has_other_name = OTHER_NAME_OF_LIMIT.encode() in reply.content
         if reply.status != 400 or not has_other_name or reply.limit_name != LIMIT:
@@ -430,10 +431,10 @@ def _reason_without_connection(error: Exception) -> str:
 
 
 def _answer_in(reply: _Reply) -> TextAnswer | None:
-    """Return the answer that a reply is; ``None`` if it is none, or broke off.
+    """Return the answer in a reply; ``None`` if there is none, or it broke off.
 
-    A prompt that a filter refuses, or that is too long, is so the next time, too. That
-    counts as an answer without text.
+    A prompt that a filter refuses, or that is too long, would be refused again. So that
+    refusal counts as an answer without text.
     """
     if 200 <= reply.status < 300:
         answer = read_answer(reply.content)
@@ -448,11 +449,13 @@ def _answer_in(reply: _Reply) -> TextAnswer | None:
 def _may_be_answered_later(reply: _Reply) -> bool:
     """Return whether a further try may help after a reply that is no answer."""
     is_broken = reply.status == 0 or 200 <= reply.status < 300
-    return is_broken or (reply.status in MAY_ANSWER_LATER and not _is_final(reply))
+    return is_broken or (
+        reply.status in MAY_ANSWER_LATER and not _is_out_of_quota(reply)
+    )
 
 
-def _is_final(reply: _Reply) -> bool:
-    """Return whether a busy server will not answer later either."""
+def _is_out_of_quota(reply: _Reply) -> bool:
+    """Return whether waiting does not help, since the quota is used up."""
     return reply.status == 429 and QUOTA_IS_USED_UP in reply.content
 
 
@@ -465,7 +468,7 @@ def _refusal(reply: _Reply, path: str) -> EndpointError:
     problem = f"answers {reply.status} {reason}".rstrip()
     other_endpoint = "chat" if path == "/completions" else "completions"
 
-    if _is_final(reply):
+    if _is_out_of_quota(reply):
         problem += ": the quota is used up"
         remedy = "raise it with the provider"
     elif reply.status in (401, 403):

@@ -72,8 +72,8 @@ class PlannedAsking:
     n_left_out: int = 0
     n_too_long: int = 0
 
-    def left(self, store: AnswerStore) -> dict[str, TextRequest]:
-        """Return the requests whose answers a store lacks."""
+    def unanswered(self, store: AnswerStore) -> dict[str, TextRequest]:
+        """Return the requests whose answers are not in a store."""
         return {
             key: request for key, request in self.requests.items() if key not in store
         }
@@ -85,14 +85,20 @@ class EndpointJob:
 
     Attributes
     ----------
+    request
+        The request, with the audit of identifiers as its only audit.
     url, name
-        Its address, and its name in reports.
+        Address of the endpoint, and its name in reports.
     audit
         The audit of identifiers, with its options.
     with_identifiers
-        Whether identifiers are asked for, beside canaries.
+        Whether identifiers are asked for; canaries always are.
     manifest, view
         The whole manifest, and its part under ``--limit``.
+    endpoint
+        Kind of requests, such as ``chat``.
+    folder
+        The report folder.
     """
 
     request: Request
@@ -119,7 +125,8 @@ class EndpointJob:
                 fix=f"take one of: {', '.join(names)}; or give --agree PATH, the same "
                 "checkpoint here",
             )
-        # Of canaries text shows only whether they come out, as of identifiers.
+        # Text shows whether a canary comes out, and not its rank. So the audit of
+        # identifiers concludes on both.
         audit = audits.get("identifiers", Extraction())
         if isinstance(audit, Extraction):
             _check_audit(audit)
@@ -127,7 +134,7 @@ class EndpointJob:
         manifest = original(
             given_manifest(request) if request.has_manifest else _only_manifest()
         )
-        # Answers are about the rows of the audit, so no other audit is in the folder.
+        # An endpoint has no scores, so no other audit can be in its folder.
         alone_request = replace(request, audits=(audit,))
         folder = report_folder(manifest, [spec.name], [spec], alone_request)
         view, _ = make_plans(
@@ -189,8 +196,8 @@ class EndpointJob:
         for unit in units:
             keys_of_unit = []
             for text_request in _requests_for(unit, self.request.asking):
-                facts = [self.url, self.model, asdict(text_request)]
-                key = store.key_of(facts)
+                # The same request to another server or model is another one.
+                key = store.key_of([self.url, self.model, asdict(text_request)])
                 requests[key] = text_request
                 keys_of_unit.append(key)
             keys.append(keys_of_unit)
@@ -309,10 +316,11 @@ def _only_manifest() -> Manifest:
     paths = sorted([*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")])
     if len(paths) == 1:
         return read_manifest(paths[0])
-    listed = ", ".join(str(path) for path in paths)
+    problem = f"{len(paths)} manifests are in {MANIFESTS}/"
+    if paths:
+        problem += f": {', '.join(str(path) for path in paths)}"
     raise InputError(
-        f"{len(paths)} manifests are in {MANIFESTS}/"
-        + (f": {listed}" if listed else ""),
+        problem,
         where="--manifest",
         fix="give one: an endpoint does not tell which one fits",
     )
@@ -321,12 +329,14 @@ def _only_manifest() -> Manifest:
 def _within_limit(units: Sequence[AskedUnit], asking: Asking) -> list[AskedUnit]:
     """Return the units that ``--max-requests`` leaves room for, chosen by hash.
 
-    All prompts of an identifier are asked, or none. A larger limit only adds some.
+    All prompts of an identifier are asked, or none. A larger limit only adds
+    identifiers, so that stored answers stay of use.
     """
     if asking.max_requests is None:
         return list(units)
 
     units_by_place: dict[str, list[AskedUnit]] = {}
+    # (identifiers or canaries, whether trained) -> their places.
     places_by_side: dict[tuple[str, bool], list[str]] = {}
     for unit in units:
         if unit.place not in units_by_place:
@@ -335,23 +345,27 @@ def _within_limit(units: Sequence[AskedUnit], asking: Asking) -> list[AskedUnit]
         units_by_place.setdefault(unit.place, []).append(unit)
 
     # Trained and held-out ones take turns, so that few requests ask for both.
-    turns = []
+    turn_of_place = {}
     for places in places_by_side.values():
-        in_order = sorted(places, key=_hash_of)
-        turns += [(turn, _hash_of(place), place) for turn, place in enumerate(in_order)]
-    n_left = asking.max_requests
-    chosen = set()
-    for _, _, place in sorted(turns):
+        for turn, place in enumerate(sorted(places, key=_hash_of)):
+            turn_of_place[place] = turn
+    in_turns = sorted(
+        turn_of_place, key=lambda place: (turn_of_place[place], _hash_of(place))
+    )
+
+    n_requests_left = asking.max_requests
+    chosen_places = set()
+    for place in in_turns:
         n_requests = len(units_by_place[place]) * asking.answers_each
-        if n_requests > n_left:
+        if n_requests > n_requests_left:
             break
-        n_left -= n_requests
-        chosen.add(place)
-    return [unit for unit in units if unit.place in chosen]
+        n_requests_left -= n_requests
+        chosen_places.add(place)
+    return [unit for unit in units if unit.place in chosen_places]
 
 
 def _hash_of(place: str) -> bytes:
-    """Return a number that stands for an identifier's turn, as bytes."""
+    """Return the hash that orders the places of identifiers."""
     return hashlib.sha256(place.encode()).digest()
 
 

@@ -87,12 +87,12 @@ def run_endpoint(
     endpoint_job = EndpointJob.of(request)
     store = AnswerStore(_answers_folder(endpoint_job))
     planned = endpoint_job.planned(store)
-    left = planned.left(store)
-    if left:
+    unanswered = planned.unanswered(store)
+    if unanswered:
         # An address, a key or a proxy that cannot be used is refused before the
         # question.
         with closing(_server_of(endpoint_job)) as server:
-            for line in cost_lines(asking_cost(planned, left, endpoint_job)):
+            for line in cost_lines(asking_cost(planned, unanswered, endpoint_job)):
                 say(line)
             _check_agreed(request.asking, confirm)
             _ask(server, endpoint_job, planned, store, progress)
@@ -113,7 +113,7 @@ def cost_of(request: Request) -> AskingCost:
     # A store without a salt was never written to, and a dry run writes none.
     store = AnswerStore(folder if (folder / "salt").exists() else None)
     planned = endpoint_job.planned(store)
-    return asking_cost(planned, planned.left(store), endpoint_job)
+    return asking_cost(planned, planned.unanswered(store), endpoint_job)
 
 
 def _answers_folder(job: EndpointJob) -> Path:

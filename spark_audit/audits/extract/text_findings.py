@@ -212,18 +212,24 @@ def _identifier_finding(
 
     facts |= share_fact(name, "unseen", held_out)
     further = ["text.unseen", *further]
-    p = max(limits_p(difference), exact_p(compared))
     with_clusters = replace(difference, clusters=rate.clusters)
     facts["apart"] = row_of(with_clusters, checkpoint=name, metric="apart")
-    is_apart = side_of(difference) == 1 and is_significant(p)
-    if is_apart and not is_alike:
+
+    p = max(limits_p(difference), exact_p(compared))
+    exceeds_held_out = side_of(difference) == 1 and is_significant(p)
+    if not exceeds_held_out:
+        remarks = ["text.out", *further]
+        return _without_claim(rate, "text.not_apart", facts, remarks, p=p)
+
+    # Natural identifiers of trained rows may only be easier to guess.
+    if not is_alike:
         p = max(p, _p_beyond_guessing(compared))
-    if not is_apart or not is_significant(p):
-        further = ["text.out", *further]
-        if is_apart:
-            has_control = "mismatched" in facts
-            further.append("text.guessed" if has_control else "text.no_mismatched")
-        return _without_claim(rate, "text.not_apart", facts, further, p=p)
+    if not is_significant(p):
+        has_control = "mismatched" in facts
+        doubt = "text.guessed" if has_control else "text.no_mismatched"
+        remarks = ["text.out", *further, doubt]
+        return _without_claim(rate, "text.not_apart", facts, remarks, p=p)
+
     return Finding.on(
         rate,
         "verbatim",
