@@ -421,13 +421,7 @@ def _checkpoint_state(
             scored=name in scored.get(audit, ()),
             ran=audit in scored,
         )
-        if is_of_text:
-            outcome = replace(
-                outcome,
-                is_of_text=True,
-                is_under_extraction=_is_under_extraction(audit, of_attacks),
-            )
-        tried.append(outcome)
+        tried.append(_of_text(outcome, of_attacks) if is_of_text else outcome)
     detections = tuple(finding for finding in of_attacks if finding.detected)
     failed_guards = tuple(faults(guards, name))
 
@@ -450,14 +444,25 @@ def _checkpoint_state(
     )
 
 
-def _is_under_extraction(audit: str, findings: Iterable[Finding]) -> bool:
-    """Return whether the extraction audit asked an endpoint for what an audit tests.
+def _of_text(tried: Tried, findings: Iterable[Finding]) -> Tried:
+    """Return an attack as one on an endpoint that gives only text.
 
-    Of canaries text shows only whether they come out, as it does of identifiers.
+    The extraction audit asks it for canaries, too: text shows only whether they come
+    out, as it does of identifiers.
+
+    Parameters
+    ----------
+    findings
+        On the endpoint.
     """
-    if not about(audit).needs_canaries:
-        return False
-    return any(finding.says in TEXT_ON_CANARIES for finding in findings)
+    is_asked_for_canaries = any(
+        finding.says in TEXT_ON_CANARIES for finding in findings
+    )
+    return replace(
+        tried,
+        is_of_text=True,
+        is_under_extraction=is_asked_for_canaries and about(tried.audit).needs_canaries,
+    )
 
 
 def _state_of(

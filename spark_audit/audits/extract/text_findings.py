@@ -67,7 +67,7 @@ from spark_audit.results import AuditResult, Finding, Hits, Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import ANSWERS_EACH, EXCESS
-from spark_audit.stats.estimate import Estimate, is_significant, side_of
+from spark_audit.stats.estimate import Estimate, Power, is_significant, side_of
 from spark_audit.stats.intervals import clopper_pearson, rate_estimate
 
 CANARIES_BACK = "extract.canaries_back"
@@ -230,21 +230,8 @@ def _identifier_finding(
         remarks = ["text.out", *further, doubt]
         return _without_claim(rate, "text.not_apart", facts, remarks, p=p)
 
-    return Finding.on(
-        rate,
-        "verbatim",
-        "extract.text.verbatim",
-        facts=facts,
-        further=[f"extract.{key}" for key in further],
-        metric=f"{rate.metric}{EXCESS}",
-        value=points(difference.value),
-        low=points(difference.low),
-        high=points(difference.high),
-        mde=points(difference.mde),
-        unit="points",
-        no_effect=0.0,
-        p=p,
-        power=[hits_power(compared)],
+    return _claim_of_leak(
+        rate, difference, facts, further, p=p, power=hits_power(compared)
     )
 
 
@@ -282,6 +269,34 @@ def _limit(train: pd.DataFrame) -> Estimate:
     if most is None:
         most = float(clopper_pearson(int((hits > 0).sum()), len(hits))[1])
     return Estimate(most, n=len(train), clusters=len(hits))
+
+
+def _claim_of_leak(
+    rate: Row,
+    difference: Estimate,
+    facts: Facts,
+    further: Sequence[str],
+    *,
+    p: float,
+    power: Power,
+) -> Finding:
+    """Return the finding that more trained than held-out identifiers come out."""
+    return Finding.on(
+        rate,
+        "verbatim",
+        "extract.text.verbatim",
+        facts=facts,
+        further=[f"extract.{key}" for key in further],
+        metric=f"{rate.metric}{EXCESS}",
+        value=points(difference.value),
+        low=points(difference.low),
+        high=points(difference.high),
+        mde=points(difference.mde),
+        unit="points",
+        no_effect=0.0,
+        p=p,
+        power=[power],
+    )
 
 
 def _without_claim(
