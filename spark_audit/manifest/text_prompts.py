@@ -75,7 +75,7 @@ BEGINNINGS_OF_TEXT = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>")
 CHAT_ROLES = {"system": "system", "developer": "system", "assistant": "assistant"}
 """Role of a turn -> role of the message; any other is a user's."""
 
-_WORD = re.compile(r"\S+\s*")
+_WORD_WITH_BLANKS = re.compile(r"\S+\s*")
 
 Message: TypeAlias = dict[str, str]
 
@@ -335,7 +335,7 @@ def _mismatched_context(identifier: CuedIdentifier) -> str:
 
     # The lender's own cue is not lent.
     last_span, _ = lender.identifiers[-1]
-    words = _WORD.findall(_words_before(lender, last_span.start))
+    words = _WORD_WITH_BLANKS.findall(_words_before(lender, last_span.start))
     context = words[:-CUE_TOKENS][-MAX_TOKENS_BEFORE_CUE:]
     return "".join([*context, cue])
 
@@ -354,4 +354,4 @@ def _words_before(row: ManifestExample, start: int) -> str:
 
 def _last_words(text: str) -> str:
     """Return the last words of a text, with what stands behind the last one."""
-    return "".join(_WORD.findall(text)[-CUE_TOKENS:])
+    return "".join(_WORD_WITH_BLANKS.findall(text)[-CUE_TOKENS:])

@@ -12,12 +12,8 @@ from typing import NamedTuple
 
 from spark_audit.audits import about
 from spark_audit.audits.setup_guards import REMAINS
-from spark_audit.report.checkpoint_states import (
-    CheckpointState,
-    State,
-    key_of,
-    relearned,
-)
+from spark_audit.report.checkpoint_states import CheckpointState, State, key_of
+from spark_audit.report.relearning import relearned
 from spark_audit.report.tried import CONCLUSIVE
 from spark_audit.results import grouped
 from spark_audit.sentences import knows, render

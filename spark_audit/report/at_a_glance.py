@@ -21,14 +21,7 @@ from spark_audit.audits.supervision_guards import is_said_first, supervision_war
 from spark_audit.names import BASE, original_of
 from spark_audit.report import first_screen
 from spark_audit.report.advice import only_audit_of
-from spark_audit.report.checkpoint_states import (
-    SHAPES,
-    CheckpointState,
-    State,
-    can_be_relearned,
-    key_of,
-    relearned,
-)
+from spark_audit.report.checkpoint_states import SHAPES, CheckpointState, State, key_of
 from spark_audit.report.consequences import Consequence, main_consequences
 from spark_audit.report.figures_line import SEPARATOR, sides_of
 from spark_audit.report.matrix import (
@@ -38,6 +31,7 @@ from spark_audit.report.matrix import (
     matrix_of,
     names_or_count,
 )
+from spark_audit.report.relearning import can_be_relearned, relearned
 from spark_audit.report.surety import (
     false_reports_of_absence,
     has_limits,

@@ -20,7 +20,7 @@ from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
 from spark_audit.audits.trained_rows import question_of
 from spark_audit.cells_html import facts_html, short_repr
-from spark_audit.names import BASE, RELEARN, RELEARNED_BASE, CheckpointName
+from spark_audit.names import BASE, RELEARNED_BASE
 from spark_audit.report.memory_tests import NOT_TESTED_CLAIMS, is_memory_test
 from spark_audit.report.tables import entries
 from spark_audit.report.tried import (
@@ -358,30 +358,6 @@ def state_name(state: State) -> str:
 def badge(state: State) -> str:
     """Return a state with its sign."""
     return f"{SHAPES[state]} {state_name(state)}"
-
-
-def relearned(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
-    """Return whether checkpoints were audited again after relearning on other rows."""
-    return any(
-        CheckpointName.parse(checkpoint_state.name).derived == RELEARN
-        for checkpoint_state in all_checkpoint_states
-    )
-
-
-def can_be_relearned(all_checkpoint_states: Sequence[CheckpointState]) -> bool:
-    """Return whether relearning is still a step.
-
-    It is none of files of text, of endpoints without weights here, nor twice.
-    """
-    if all(checkpoint_state.is_of_text for checkpoint_state in all_checkpoint_states):
-        return False
-    audits = {
-        tried.audit
-        for checkpoint_state in all_checkpoint_states
-        for tried in checkpoint_state.tried
-    }
-    has_models = any(not about(audit).of_files for audit in audits)
-    return has_models and not relearned(all_checkpoint_states)
 
 
 def _checkpoint_state(

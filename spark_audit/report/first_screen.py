@@ -22,12 +22,11 @@ from spark_audit.report.checkpoint_states import (
     SHAPES,
     CheckpointState,
     State,
-    can_be_relearned,
     key_of,
-    relearned,
     state_name,
 )
 from spark_audit.report.copies import GivenAndCopies
+from spark_audit.report.relearning import can_be_relearned, relearned
 from spark_audit.report.tried import CONCLUSIVE, INCONCLUSIVE, Outcome
 from spark_audit.results import Guard, Report, grouped
 from spark_audit.sentences import knows, render

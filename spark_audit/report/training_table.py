@@ -20,7 +20,7 @@ from spark_audit.report.cells import (
     records_table,
 )
 from spark_audit.results import CheckpointFacts, Report
-from spark_audit.results.report_checks import MAX_FIGURE, TEXT_COLUMNS
+from spark_audit.results.report_checks import MAX_FIGURE, WRITTEN_COLUMNS
 from spark_audit.results.training import Setting, TrainingFacts
 
 TRAINING_TABLE = "training"
@@ -29,7 +29,7 @@ TRAINING_TABLE = "training"
 PART_NAMES = {"task": "learning", "priv": "correction", "answers": "answers"}
 """Part of a training -> its name in columns."""
 
-OWN_COLUMNS = (*TEXT_COLUMNS, "method", "privacy", "tasks", "clock")
+OWN_COLUMNS = (*WRITTEN_COLUMNS, "method", "privacy", "tasks", "clock")
 """Columns of the table that are no settings, or that hold text in any table."""
 
 SECOND_DIGITS = 1

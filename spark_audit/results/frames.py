@@ -28,7 +28,7 @@ from spark_audit.arguments import wrong_value
 from spark_audit.errors import InputError, choose
 from spark_audit.results.report_checks import (
     ACCURACY_MATRIX,
-    TEXT_COLUMNS,
+    WRITTEN_COLUMNS,
     task_of_column,
 )
 
@@ -206,7 +206,7 @@ def _dtype_of_values(column: str, values: Iterable[object]) -> str:
     """Return the dtype of a column of a further table."""
     present_types = {type(value) for value in values if value is not None}
     if not present_types:
-        return "string" if column in TEXT_COLUMNS else "Float64"
+        return "string" if column in WRITTEN_COLUMNS else "Float64"
 
     for plain_type in (bool, int):
         if present_types == {plain_type}:

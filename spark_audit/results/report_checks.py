@@ -70,7 +70,7 @@ _COLUMNS_OF_DRAWN: Mapping[str, _DrawnColumns] = {
 }
 """Tables that figures and pages are drawn from -> the columns that they need."""
 
-TEXT_COLUMNS = ("checkpoint", "note", "after", "says", "status")
+WRITTEN_COLUMNS = ("checkpoint", "note", "after", "says", "status")
 """Columns that hold text in every table that has them."""
 
 _TEXT_OR_NUMBER = "value"
@@ -186,7 +186,7 @@ def _text_columns(table: str) -> tuple[str, ...]:
     # Other columns are tasks, one of which may have the name "status".
     if table == ACCURACY_MATRIX:
         return ("checkpoint", "after")
-    return TEXT_COLUMNS
+    return WRITTEN_COLUMNS
 
 
 def _may_hold_text(table: str, column: str) -> bool:
@@ -199,7 +199,11 @@ def _may_hold_text(table: str, column: str) -> bool:
     if table == ACCURACY_MATRIX:
         return column in _text_columns(table)
 
-    columns_of_text = (*_COLUMNS_OF_DRAWN[table].texts, *TEXT_COLUMNS, _TEXT_OR_NUMBER)
+    columns_of_text = (
+        *_COLUMNS_OF_DRAWN[table].texts,
+        *WRITTEN_COLUMNS,
+        _TEXT_OR_NUMBER,
+    )
     return column in columns_of_text
 
 

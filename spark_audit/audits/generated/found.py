@@ -15,10 +15,10 @@ import pandas as pd
 
 from spark_audit.audits.generated.units import (
     CANARY,
+    FILE_TEXT,
     IDENTIFIER,
     NO_UNIT,
     ROW,
-    TEXT,
     ManifestUnits,
     units_of_manifest,
 )
@@ -111,7 +111,7 @@ def evidence_of_files(
     records: list[dict[str, Any]] = []
     for name, nearest in nearest_by_name.items():
         for number, cluster in zip(nearest.numbers, nearest.home, strict=True):
-            place = {"set": TEXT, "example": name, "start": int(number)}
+            place = {"set": FILE_TEXT, "example": name, "start": int(number)}
             records.append({**NO_UNIT, **place, "cluster": cluster})
     of_texts = pd.DataFrame.from_records(records, columns=[*NO_UNIT])
     units = looked_for.units
@@ -125,7 +125,7 @@ def evidence_of_files(
             _score_strings(scores, looked_for, texts)
             _score_rows(scores, looked_for, texts, least_words)
             if name in nearest_by_name:
-                is_own = (units["set"] == TEXT) & (units["example"] == name)
+                is_own = (units["set"] == FILE_TEXT) & (units["example"] == name)
                 sides = nearest_by_name[name].sides
                 scores["trained"][is_own] = sides.trained
                 scores["held_out"][is_own] = sides.held_out

@@ -17,7 +17,7 @@ import numpy as np
 
 from spark_audit.audits.base import Audit
 from spark_audit.audits.extract.rates import limits_p
-from spark_audit.audits.generated.units import TEXT
+from spark_audit.audits.generated.units import FILE_TEXT
 from spark_audit.names import is_untrained
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.evidence import Evidence
@@ -50,7 +50,9 @@ def nearest_results(evidence: Evidence, audit: type[Audit]) -> Iterator[NearestR
         The class of this audit.
     """
     for name in evidence.checkpoints:
-        is_own = (evidence.units["set"] == TEXT) & (evidence.units["example"] == name)
+        is_own = (evidence.units["set"] == FILE_TEXT) & (
+            evidence.units["example"] == name
+        )
         if name in evidence.facts["nearest_p"] and is_own.any():
             yield _nearest_result(evidence, name, is_own.to_numpy(), audit)
 

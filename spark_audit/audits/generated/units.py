@@ -41,7 +41,7 @@ from spark_audit.stats.duplicates import cluster_labels, duplicate_groups
 IDENTIFIER = "identifier"
 CANARY = "canary"
 ROW = "row"
-TEXT = "text"
+FILE_TEXT = "text"
 
 TEXT_PERMUTATIONS = 99
 """Permutations of the classifier that reads texts alone."""

@@ -37,7 +37,7 @@ from spark_audit.stats.runs import longest_run
 TEXT_PERMUTATIONS = 99
 """Permutations of the classifier that reads texts alone."""
 
-STEP_OF_LENGTHS = 10.0
+STEP_OF_RUNS = 10.0
 """Least rounding step of the length of the longest run in shared files.
 
 It is the figure of a single row. It is rounded down, so that a run that is too short
@@ -62,7 +62,7 @@ PASSAGES_METRICS = (
         learned=1,
         alone=True,
         note=FROM_TEXT_BEFORE,
-        least_step=STEP_OF_LENGTHS,
+        least_step=STEP_OF_RUNS,
         rounds="down",
     ),
     Metric(
@@ -71,7 +71,7 @@ PASSAGES_METRICS = (
         learned=1,
         alone=True,
         note="by the words per token of its row",
-        least_step=STEP_OF_LENGTHS,
+        least_step=STEP_OF_RUNS,
         rounds="down",
     ),
 )

@@ -103,7 +103,7 @@ def _compared_rows(evidence: Evidence, *, n_tokens: int) -> pd.DataFrame:
     )
 
 
-class Comparison(NamedTuple):
+class RecitedRows(NamedTuple):
     """Trained next to held-out rows of one checkpoint.
 
     Attributes
@@ -125,7 +125,7 @@ class Comparison(NamedTuple):
     has_base: bool
 
     @classmethod
-    def of(cls, rows_of_text: pd.DataFrame) -> Comparison:
+    def of(cls, rows_of_text: pd.DataFrame) -> RecitedRows:
         """Return the comparison of a checkpoint's rows."""
         compared, _ = comparable(rows_of_text)
         at_base = base_difference(compared)
@@ -160,7 +160,7 @@ def _finding_on(
     figures
         Its longest run, by metric.
     """
-    comparison = Comparison.of(rows_of_text)
+    comparison = RecitedRows.of(rows_of_text)
     difference = comparison.difference
     facts = {**_counts(comparison), "passage": n_tokens, **figures}
     remarks_on_length = ["passages.passage"]
@@ -220,7 +220,7 @@ def _finding_on(
     )
 
 
-def _counts(comparison: Comparison) -> dict[str, Fact]:
+def _counts(comparison: RecitedRows) -> dict[str, Fact]:
     """Return how many compared rows have a passage, by split, and at the base."""
     train = comparison.of_split("train")
     held_out = comparison.of_split("test")
