@@ -79,7 +79,8 @@ class HighDose:
     type, dose
         Its type, and the trained rows that hold it.
     first_row
-        Number of the first trained row with its annotation, from 1.
+        Number of the first trained row with its annotation, from 1; if only held-out
+        rows annotate it, that of the first of them.
     """
 
     type: str
@@ -188,7 +189,7 @@ def repeats(rows: Sequence[PlannedRow], dose_of: Mapping[str, int]) -> Repeats:
             type: DoseCounts.of(doses_by_type[type]) for type in sorted(doses_by_type)
         },
         held_out_by_type=dict(sorted(held_out_by_type.items())),
-        highest=_highest(trained, type_of, dose_of),
+        highest=_highest([*trained, *held_out], type_of, dose_of),
         n_held_out_rows=len(held_out),
         n_copied_rows=n_copied,
         n_shared_groups=len(shared_groups),
@@ -200,17 +201,25 @@ def repeats(rows: Sequence[PlannedRow], dose_of: Mapping[str, int]) -> Repeats:
 
 
 def _highest(
-    trained: Sequence[PlannedRow],
+    rows: Sequence[PlannedRow],
     type_of: Mapping[str, str],
     dose_of: Mapping[str, int],
 ) -> list[HighDose]:
-    """Return the identifiers with the highest doses, the highest first."""
+    """Return the identifiers with the highest doses, the highest first.
+
+    Parameters
+    ----------
+    rows
+        The trained rows, and then the held-out ones.
+    type_of, dose_of
+        Identifier -> its type, and the trained rows that hold it.
+    """
     many = [string for string in type_of if dose_of.get(string, 0) > MOST_OF_FEW]
     many.sort(key=lambda string: -dose_of[string])
     highest = dict.fromkeys(many[:N_HIGHEST], 0)
 
-    # The first row that annotates each; a held-out row may annotate it alone.
-    for row in reversed(trained):
+    # Earlier rows overwrite later ones, so that the first that annotates it stays.
+    for row in reversed(rows):
         for span in row.personal_spans:
             string = string_of(row, span)
             if string in highest:

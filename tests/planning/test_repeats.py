@@ -41,6 +41,14 @@ def test_the_highest_dose_is_given_by_its_row_and_type(rows):
     assert (highest.type, highest.dose, highest.first_row) == ("EMAIL", 7, 1)
 
 
+def test_an_identifier_that_only_held_out_rows_annotate_has_their_row():
+    unmarked = [row(f"Write to ann@a.org, {i}.") for i in range(6)]
+    marked = row("Write to ann@a.org.", [("ann@a.org", "EMAIL")], split="test")
+    rows = numbered([*unmarked, marked])
+    (highest,) = repeats(rows, identifier_doses(rows)).highest
+    assert (highest.dose, highest.first_row) == (6, 7)
+
+
 def test_texts_are_equal_apart_from_case_and_blanks(rows):
     counts = repeats(rows, identifier_doses(rows))
     # Six of the address, the one unmarked, one of Bo; three of the number.
