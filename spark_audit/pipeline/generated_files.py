@@ -263,17 +263,19 @@ def _check_is_not_the_data(
     Raises
     ------
     InputError
-        If nearly all of its texts are rows of the manifest, word for word.
+        If nearly all of its texts are rows of the manifest, their prompts or answers.
     """
     words_of_rows = set()
     for row in manifest.examples:
-        words_of_rows.add(tuple(words_of(row.text)))
-        words_of_rows.add(tuple(words_of(row.response)))
+        for text in (row.text, row.prompt, row.response):
+            words_of_rows.add(tuple(words_of(text)))
+    words_of_rows.discard(())
+
     n_rows = sum(tuple(words_of(text)) in words_of_rows for text in texts)
     if len(texts) >= MIN_TEXTS_OF_DATA and n_rows >= SHARE_OF_DATA * len(texts):
         raise InputError(
-            f"{n_rows:,} of its {len(texts):,} texts are rows of the manifest, word "
-            "for word: this is the data itself",
+            f"{n_rows:,} of its {len(texts):,} texts are rows of the manifest, their "
+            "prompts or answers, word for word: this is the data itself",
             where=str(path),
             fix="give what a model wrote; if a model did write this, it repeats its "
             "training data, and the file must be treated as that data",

@@ -62,6 +62,7 @@ def folder(tiny_base, tmp_path_factory) -> Path:
     write(path / "clean.jsonl", others)
     write(path / "leaky.jsonl", others + trained[:20])
     write(path / "data.jsonl", [row.text for row in manifest.examples])
+    write(path / "prompts.jsonl", [row.prompt for row in manifest.examples])
     return path
 
 
@@ -137,6 +138,7 @@ def test_a_report_is_rendered_and_verified_from_its_evidence(report, folder, cap
     ("files", "options", "words"),
     [
         (["data.jsonl"], [], "the data itself"),
+        (["prompts.jsonl"], [], "the data itself"),
         (["none.jsonl"], [], "none.jsonl"),
         (["base=clean.jsonl"], [], "reserved"),
         (["clean.jsonl", "x=clean.jsonl"], [], "twice"),
