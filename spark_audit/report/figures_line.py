@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from spark_audit.audits import about, metric_of
 from spark_audit.report.cells import limited
-from spark_audit.report.matrix import effect_size, effect_text, limit_text
+from spark_audit.report.matrix import effect_size, effect_text, limit_text, scale_of
 from spark_audit.results import Finding, Report
-from spark_audit.sentences import knows, optional, render
+from spark_audit.sentences import knows, render
 from spark_audit.sentences.renderer import percent, probability, unit_name
 
 SEPARATOR = " · "
@@ -96,7 +96,7 @@ def _estimate(finding: Finding) -> str:
         far_text = effect_text(finding.audit, far, finding.unit)
         estimate += f" [{near_text}, {far_text}]"
 
-    scale = optional(f"audit.{finding.audit}.scale")
+    scale = scale_of(finding)
     return f"{estimate} {scale}".rstrip()
 
 

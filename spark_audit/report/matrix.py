@@ -22,6 +22,7 @@ from spark_audit.report.copies import GivenAndCopies
 from spark_audit.report.tried import Tried
 from spark_audit.results import Finding
 from spark_audit.sentences import optional, render
+from spark_audit.sentences.effects import is_on_scale
 from spark_audit.sentences.renderer import listed
 
 CellKind = Literal["found", "less", "nothing", "void", "not tested"]
@@ -372,6 +373,16 @@ def limit_text(audit: str, size: float | None, unit: str) -> str:
     Without the sign it is not mistaken for an effect that was found.
     """
     return effect_text(audit, size, unit).removeprefix("+")
+
+
+def scale_of(finding: Finding) -> str:
+    """Return what an effect of a finding counts, such as ``of 100 pairs``.
+
+    Empty: the effect has its own unit, or its audit has no words for the scale.
+    """
+    if not is_on_scale(finding.unit):
+        return ""
+    return optional(f"audit.{finding.audit}.scale")
 
 
 def strength_of(size: float | None, unit: str) -> int:

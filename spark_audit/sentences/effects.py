@@ -68,6 +68,19 @@ def signed_effect(size: float, unit: str) -> str:
     return f"{number(size, digits)} {unit_name(unit)}".strip()
 
 
+def is_on_scale(unit: str) -> bool:
+    """Return whether effects in a unit are on the scale of their attack.
+
+    Other ones are written with their unit, so that no scale belongs behind them.
+
+    Examples
+    --------
+    >>> is_on_scale("points"), is_on_scale("similarity")
+    (True, False)
+    """
+    return unit in ("nats", "bits", *PER_100)
+
+
 def effect_in_words(size: float, unit: str) -> str:
     """Return an effect as a short sentence has it, such as ``28 more of 100 pairs``.
 

@@ -17,6 +17,7 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.file import write_manifest
 from spark_audit.pipeline.through import Through, trained_model
+from spark_audit.sentences import render
 
 WORDS = (
     "table window river stone garden silver market winter letter doctor "
@@ -97,6 +98,13 @@ def test_a_file_takes_the_place_of_a_checkpoint(report, folder):
     }
     assert rates == {"leaky": pytest.approx(20 / 30), "other": 0}
     assert command_line(["gate", str(folder / "report"), "--quiet"]) == 1
+
+
+def test_an_effect_with_its_own_unit_has_no_scale_of_another(report):
+    scale = render("audit.generated.scale")
+    lines = {finding.unit: finding.figures for finding in report.findings}
+    assert f"similarity] {scale}" not in lines["similarity"]
+    assert scale in lines["points"]
 
 
 def test_what_was_found_is_listed_for_the_owner_alone(report, folder):
