@@ -15,7 +15,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spark_audit.audits import AUDITS, AUDITS_ON_REQUEST, about, audit_names
+from spark_audit.audits import (
+    AUDITS,
+    AUDITS_ON_REQUEST,
+    Membership,
+    about,
+    audit_names,
+)
 from spark_audit.audits.claims import ALPHA
 from spark_audit.audits.setup_guards import faults
 from spark_audit.audits.trained_rows import question_of
@@ -228,11 +234,16 @@ class CheckpointState:
 
         # Only an attack on identifiers can show that no type is exposed.
         looked_for_identifiers = False
+        can_name_persons = False
         for tried in self.tried:
             if tried.outcome == "not shown" and about(tried.audit).attacks_identifiers:
                 looked_for_identifiers = True
-        is_clean = self.state == "NO LEAK FOUND" and looked_for_identifiers
-        return render("page.no_type") if is_clean else ""
+            if tried.audit == Membership.name and tried.ran:
+                can_name_persons = True
+
+        if self.state != "NO LEAK FOUND" or not looked_for_identifiers:
+            return ""
+        return render("page.no_type_persons" if can_name_persons else "page.no_type")
 
 
 def _can_show_leak(audit: str) -> bool:

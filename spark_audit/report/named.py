@@ -27,6 +27,7 @@ from spark_audit.files import sha256_file
 from spark_audit.names import BASE, entry_of
 from spark_audit.results import Guard, Report
 from spark_audit.results.evidence import Evidence
+from spark_audit.results.report import TEXT_FILE_FORMAT
 from spark_audit.sentences import render
 from spark_audit.stats import conformal
 from spark_audit.stats.estimate import Estimate
@@ -117,6 +118,18 @@ def evidence_of(report: Report, folder: Path, audit: str = "") -> Evidence:
     path = folder / "scores" / about(audit).evidence_file()
     stated_checksum = report.evidence.get(path.name)
     if stated_checksum is None and not path.is_file():
+        # No audit of models can be run into a report on files.
+        is_of_files = all(
+            checkpoint.format == TEXT_FILE_FORMAT for checkpoint in report.checkpoints
+        )
+        if is_of_files and report.checkpoints and not about(audit).of_files:
+            raise InputError(
+                "is a report on files of text, which does not tell what rows a model "
+                "was trained on",
+                where=str(folder),
+                fix="`spark-audit report FOLDER --format named` lists what of trained "
+                "rows stands in the files",
+            )
         raise InputError(
             f"the report has no evidence of `{audit}`",
             where=str(path),

@@ -100,6 +100,16 @@ def test_a_file_takes_the_place_of_a_checkpoint(report, folder):
     assert command_line(["gate", str(folder / "report"), "--quiet"]) == 1
 
 
+def test_persons_are_not_asked_of_a_report_on_files(report, folder, capsys):
+    clean = next(state for state in report.states if state.name == "other")
+    assert "spark-audit persons" not in clean.outcomes
+    assert command_line(["persons", str(folder / "report")]) == 2
+    error = capsys.readouterr().err
+    # No audit of models can be run into its folder.
+    assert "--format named" in error
+    assert "spark-audit mia" not in error
+
+
 def test_an_effect_with_its_own_unit_has_no_scale_of_another(report):
     scale = render("audit.generated.scale")
     lines = {finding.unit: finding.figures for finding in report.findings}
