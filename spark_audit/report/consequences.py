@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from spark_audit.audits.strongest_leaks import strongest_leaks
 from spark_audit.report.checkpoint_states import SHAPES, CheckpointState, State
 from spark_audit.report.figures_line import figures_line
-from spark_audit.report.matrix import effect_size, limit_text, names_or_count
+from spark_audit.report.matrix import (
+    effect_size,
+    limit_text,
+    names_or_count,
+    scale_of,
+)
 from spark_audit.report.tried import (
     attack_name,
     comparison_in_words,
@@ -23,7 +28,7 @@ from spark_audit.report.tried import (
     method_of,
 )
 from spark_audit.results import Finding
-from spark_audit.sentences import capitalised, knows, optional, render
+from spark_audit.sentences import capitalised, knows, render
 from spark_audit.sentences.effects import effect_in_words
 from spark_audit.sentences.renderer import likelier
 
@@ -206,7 +211,11 @@ def _nothing_in_short(
     if limits and has_all_limits:
         could_hide = _could_hide_sentence(limits, all_checkpoint_states)
         if could_hide:
-            nothing_but = render("glance.nothing_but", attack=attack_name(audit))
+            nothing_but = render(
+                "glance.nothing_but",
+                nothing=_nothing_of(audit),
+                attack=attack_name(audit),
+            )
             return f"{nothing_but} {could_hide}"
     return nothing_found(clean, audit, all_checkpoint_states)
 
@@ -231,7 +240,7 @@ def nothing_found(
     limits = _limits(clean, audit)
     if not limits:
         # The attack found nothing and has no limit.
-        return render("glance.nothing")
+        return render("glance.nothing", nothing=_nothing_of(audit))
 
     sentences = [_range_sentence(limits)]
     bounded_names = {limit.checkpoint for limit in limits}
@@ -253,21 +262,35 @@ def nothing_found(
 
 def _range_sentence(limits: Sequence[Limit]) -> str:
     """Return the smallest and the largest limit in a sentence."""
-    scale = optional(f"audit.{limits[0].finding.audit}.scale")
+    scale = scale_of(limits[0].finding)
+    nothing = _nothing_of(limits[0].finding.audit)
     least = min(limits, key=lambda limit: limit.size)
     most = max(limits, key=lambda limit: limit.size)
     if least.text == most.text:
         # If both ends look the same, a range makes no sense.
-        return render("glance.nothing_at_most", limit=most.text, scale=scale)
+        return render(
+            "glance.nothing_at_most", nothing=nothing, limit=most.text, scale=scale
+        )
 
     return render(
         "glance.nothing_from_to",
+        nothing=nothing,
         low=least.text,
         least=least.checkpoint,
         high=most.text,
         most=most.checkpoint,
         scale=scale,
     )
+
+
+def _nothing_of(audit: str) -> str:
+    """Return the words for no finding of an attack.
+
+    An attack that counts what it sees has words of its own: a count that is not beyond
+    chance need not be 0.
+    """
+    key = f"audit.{audit}.nothing"
+    return render(key if knows(key) else "glance.nothing_found")
 
 
 def _could_hide_sentence(
@@ -303,11 +326,16 @@ def _could_hide_sentence(
 
 
 def _first_bounded_audit(clean: Sequence[CheckpointState]) -> str:
-    """Return the first attack with a limit of what is left open; empty: none has."""
+    """Return the first attack with a limit of what is left open.
+
+    If none has, the attack that was tested; empty: several were, or none.
+    """
     for tried in clean[0].tried:
         if _limits(clean, tried.audit):
             return tried.audit
-    return ""
+
+    tested = [tried.audit for tried in clean[0].tried if tried.outcome == "not shown"]
+    return tested[0] if len(tested) == 1 else ""
 
 
 def _limits(clean: Sequence[CheckpointState], audit: str) -> list[Limit]:

@@ -17,6 +17,7 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.content import seal
 from spark_audit.manifest.file import write_manifest
 from spark_audit.pipeline.through import Through, trained_model
+from spark_audit.report.consequences import main_consequences
 from spark_audit.sentences import render
 
 WORDS = (
@@ -108,6 +109,17 @@ def test_persons_are_not_asked_of_a_report_on_files(report, folder, capsys):
     # No audit of models can be run into its folder.
     assert "--format named" in error
     assert "spark-audit mia" not in error
+
+
+def test_a_file_without_a_finding_is_not_called_empty(report):
+    (clean,) = (
+        consequence
+        for consequence in main_consequences(report.states)
+        if consequence.state == "NO LEAK FOUND"
+    )
+    assert clean.names == ("other",)
+    assert clean.sentence.startswith(render("audit.generated.nothing"))
+    assert render("glance.nothing_found") not in clean.sentence
 
 
 def test_an_effect_with_its_own_unit_has_no_scale_of_another(report):
