@@ -18,12 +18,14 @@ from spark_audit.report.matrix import (
     CellKind,
     Matrix,
     MatrixCell,
+    MatrixColumn,
     MatrixRow,
 )
 from spark_audit.sentences import render
 from spark_audit.terminal.console import show_line, stdout
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -46,6 +48,9 @@ CELL_STYLES: Mapping[CellKind, str] = {
 
 STRONGEST = 3
 """Strength of a cell from which it is printed bold."""
+
+ANY_WIDTH = 10_000
+"""Columns of a terminal in which every table fits: to measure how wide one is."""
 
 MAX_LABEL_COLUMNS = 20
 """Most columns for the names in front of sentences."""
@@ -88,7 +93,8 @@ def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
         console.print(_table_of_single_checkpoint(matrix))
     else:
         rows = matrix.rows if verbose else matrix.first_rows
-        console.print(_table_of_checkpoints(matrix, rows))
+        for table in _tables_that_fit(matrix.columns, rows, console):
+            console.print(table)
     # Without `verbose`, a long matrix is cut, and the line says what is missing.
     if matrix.further_rows and not verbose:
         show_line(matrix.further_text)
@@ -99,24 +105,61 @@ def _show_matrix(matrix: Matrix, *, verbose: bool) -> None:
     console.print()
 
 
-def _table_of_checkpoints(matrix: Matrix, rows: Sequence[MatrixRow]) -> Table:
-    """Return a table with a row per checkpoint and a column per attack."""
+def _tables_that_fit(
+    columns: Sequence[MatrixColumn], rows: Sequence[MatrixRow], console: Console
+) -> list[Table]:
+    """Return the matrix as tables of which none is wider than the terminal.
+
+    Attacks that do not fit stand in a further table, so that no effect and no name is
+    cut. A table has at least one attack, however narrow the terminal is.
+    """
+    tables = []
+    start = 0
+    while start < len(columns):
+        end = len(columns)
+        table = _table_of_checkpoints(columns, rows, start=start, end=end)
+        while end > start + 1 and _width(table, console) > console.width:
+            end -= 1
+            table = _table_of_checkpoints(columns, rows, start=start, end=end)
+        tables.append(table)
+        start = end
+    return tables
+
+
+def _width(table: Table, console: Console) -> int:
+    """Return how many columns of a terminal a table takes if nothing is cut."""
+    options = console.options.update(width=ANY_WIDTH)
+    return console.measure(table, options=options).maximum
+
+
+def _table_of_checkpoints(
+    columns: Sequence[MatrixColumn],
+    rows: Sequence[MatrixRow],
+    *,
+    start: int,
+    end: int,
+) -> Table:
+    """Return a table with a row per checkpoint and the attacks from start to end.
+
+    States have their names in the table that begins with the first attack. A further
+    table has only their marks.
+    """
     from rich.table import Table
 
     # The first two columns are the state and the checkpoint, without a title.
     table = Table(box=None, pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
     table.add_column("", overflow="fold")
-    for column in matrix.columns:
+    for column in columns[start:end]:
         table.add_column(f"{column.attack}\n{column.head}")
 
     state_before = None
     for row in rows:
         # Of rows with the same state, the first has its name, the next ones its mark.
         state_text = badge(row.state)
-        if row.state == state_before:
+        if start > 0 or row.state == state_before:
             state_text = SHAPES[row.state]
-        cells = [_cell(cell) for cell in row.cells]
+        cells = [_cell(cell) for cell in row.cells[start:end]]
         styled_state = _plain_text(state_text, STATE_STYLES[row.state])
         table.add_row(styled_state, _plain_text(row.name), *cells)
         state_before = row.state

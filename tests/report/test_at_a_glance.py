@@ -92,6 +92,27 @@ def test_a_terminal_shows_at_most_thirty_lines_and_200_words(
     assert n_words(text) <= MAX_WORDS_IN_TERMINAL
 
 
+@pytest.mark.parametrize("scene", [many_clean, mixed_cells])
+@pytest.mark.parametrize("columns", [50, 60, 80, 100, 200])
+def test_a_narrow_terminal_cuts_no_name_and_no_effect_of_the_matrix(
+    scene, columns, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    report = scene(5)
+    text = printed(report, capsys, verbose=True)
+    assert max(map(len, text.splitlines())) <= columns
+    assert "…" not in text
+
+    glance = PreparedReport(report).answer
+    assert glance is not None
+    for column in glance.matrix.columns:
+        assert column.attack in text
+    for row in glance.matrix.rows:
+        assert f" {row.name} " in text
+        for cell in row.cells:
+            assert cell.text in text
+
+
 def test_all_rows_of_many_checkpoints_stand_behind_verbose(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     report = many_clean(40)
