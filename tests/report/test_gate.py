@@ -84,11 +84,45 @@ def test_a_rule_is_read_into_its_parts(text, figure, operator, bound, checkpoint
         ("guard", "'guard'"),
         ("guard trained_rows_fitt", "'trained_rows_fit'"),
         ("guard broken_model", "broken_model "),
+        ("memory[type=EMAIL] < 0", r" matched\.memory\[type=EMAIL\]\.value$"),
+        ("memory[type=EMAIL].low < 0", r" matched\.memory\[type=EMAIL\]\.low$"),
+        ("memory.low < 0", r" matched\.memory\.low$"),
+        ("memory[type=SSN] rose by 0.1", r" matched\.memory\[type=SSN\]$"),
+        ("matched.memory[type=SSN] < 0", r" matched\.memory\[type=SSN\] "),
     ],
 )
 def test_what_cannot_be_read_lists_what_is_known(text, message):
     with pytest.raises(InputError, match=message):
         parse_rule(text)
+
+
+@pytest.mark.parametrize("text", ["claim", "matched.memory.low", "rose"])
+def test_a_rule_that_a_shell_cut_is_told_to_be_quoted(text):
+    with pytest.raises(InputError, match="quotes"):
+        parse_rule(text)
+    with pytest.raises(InputError) as refusal:
+        parse_rule(f"{text} > >")
+    assert "quotes" not in str(refusal.value)
+
+
+def test_a_group_that_the_report_does_not_have_is_answered_by_those_that_it_has():
+    rows = [
+        figure("er", f"matched|memory||type:{kind}", -0.2) for kind in ("EMAIL", "SSN")
+    ]
+    rule = "matched.memory[type={}].value < -1"
+    (misspelt,) = check(report(rows, names=("er",)), [parse_rule(rule.format("EMIAL"))])
+    assert misspelt.state == "tripped"
+    for name in ("EMIAL", "EMAIL", "SSN"):
+        assert name in misspelt.detail
+
+    (right,) = check(report(rows, names=("er",)), [parse_rule(rule.format("EMAIL"))])
+    assert right.state == "ok"
+    # A type that another checkpoint has is not misspelt.
+    outcomes = check(
+        report(rows, names=("er", "spark")), [parse_rule(rule.format("EMAIL"))]
+    )
+    assert states(outcomes) == [("er", "ok"), ("spark", "tripped")]
+    assert "SSN" not in outcomes[1].detail
 
 
 def test_every_checkpoint_is_judged_unless_a_rule_excludes_it():

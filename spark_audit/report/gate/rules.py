@@ -66,6 +66,9 @@ DEFAULT_RULES = ("claim >= membership",)
 _OPERATOR = r"<=|>=|==|!=|<|>"
 """An operator that compares, longer ones first."""
 
+_HAS_OPERATOR = re.compile(r"[<>=]|\s(?:rose|fell)\s|^\s*guard\s")
+"""What a text has that was meant as a whole rule."""
+
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 """A decimal number, perhaps with an exponent."""
 
@@ -180,7 +183,11 @@ def parse_rule(text: str) -> Rule:
     matches = [expression.fullmatch(text) for expression in (*narrow, _FIGURE)]
     match = next((found for found in matches if found is not None), None)
     if match is None:
-        raise InputError("is no rule", where=where, fix=RULE_SHAPE)
+        # A shell cuts a rule at its spaces, and takes `>` for a file.
+        fix = RULE_SHAPE
+        if text.strip() and not _HAS_OPERATOR.search(text):
+            fix = f"write each rule in quotes, as a whole; {RULE_SHAPE}"
+        raise InputError("is no rule", where=where, fix=fix)
 
     if match.re is _CLAIM:
         return _claim_rule(text.strip(), match, where)
@@ -294,8 +301,20 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
         if not field_behind and operator_typed not in CHANGES:
             field_behind = ".value"
 
+    # A suggestion keeps the group of rows: without it the rule would judge all rows.
+    brackets = ""
+    if match["grouping"]:
+        brackets = f"[{match['grouping']}={match['group_name']}]"
+
     audit, _, metric_text = figure.partition(".")
-    _check_audit(audit, figure, where)
+    needs_field = operator_typed not in CHANGES
+    _check_audit(
+        audit,
+        figure,
+        where,
+        brackets=brackets,
+        field=field_behind or ".value" if needs_field else "",
+    )
 
     # Without brackets a rule is on all rows.
     group = "pooled"
@@ -317,7 +336,7 @@ def _figure_rule(text: str, match: re.Match[str], where: str) -> Rule:
         raise InputError(
             "the rule does not say which number",
             where=where,
-            fix=f"end {match['figure']} with one of: {fields}",
+            fix=f"end {match['figure']}{brackets} with one of: {fields}",
         )
 
     bound = float(match["bound"])
@@ -410,8 +429,21 @@ def _names_in_brackets(audit: str) -> list[str]:
     return list(names)
 
 
-def _check_audit(audit: str, figure: str, where: str) -> None:
+def _check_audit(
+    audit: str, figure: str, where: str, *, brackets: str, field: str
+) -> None:
     """Refuse an unknown audit; of a metric without one, offer the audit's rule.
+
+    Parameters
+    ----------
+    audit, figure
+        The word in front, and all that was typed in front of the brackets.
+    where
+        The rule, for the message.
+    brackets, field
+        The group of rows and the number in the suggestion, such as ``[type=EMAIL]`` and
+        ``.value``. A number that was typed in the figure goes before; a rule on a
+        change has none.
 
     Raises
     ------
@@ -423,11 +455,12 @@ def _check_audit(audit: str, figure: str, where: str) -> None:
 
     for name in audit_names():
         if audit in [metric.name for metric in about(name).metrics]:
-            metric, _, field = figure.partition(".")
+            metric, _, field_typed = figure.partition(".")
+            number_of_figure = f".{field_typed}" if field_typed else field
             raise InputError(
                 f"{audit!r} is a metric, and a rule begins with its audit",
                 where=where,
-                fix=f"write {name}.{metric}.{field or 'value'}",
+                fix=f"write {name}.{metric}{brackets}{number_of_figure}",
             )
     one_of(audit, where, audit_names())
 

@@ -125,12 +125,26 @@ def judge_figure(
 
 
 def _why_unmeasured(report: Report, rule: Rule) -> str:
-    """Return the sentence that a figure was not measured, or its audit not run."""
+    """Return the sentence that a figure was not measured, and what the report has.
+
+    That is the audits, if that of the figure was not run, or the types of identifiers,
+    if the figure has others. Other groups of rows are not listed: a table of the owner
+    names them, and logs have more readers.
+    """
     # In the order of the report, each once.
     audits = dict.fromkeys(row.audit for row in report.results)
-    if rule.audit in audits:
-        return render("gate.unmeasured")
-    return render("gate.unmeasured_audit", audit=rule.audit, audits=audits)
+    if rule.audit not in audits:
+        return render("gate.unmeasured_audit", audit=rule.audit, audits=audits)
+
+    kind, _, type_of_rule = rule.group.partition(":")
+    types = dict.fromkeys(
+        row.group_value
+        for row in report.results
+        if rule.is_on(row.audit, row.metric, row.variant) and row.group_kind == "type"
+    )
+    if kind == "type" and types and type_of_rule not in types:
+        return render("gate.unmeasured_type", type=type_of_rule, types=types)
+    return render("gate.unmeasured")
 
 
 def judge_change(rule: Rule, figures: Sequence[GatedFigure]) -> RuleVerdict:
