@@ -149,7 +149,7 @@ def persons(
     clusters_by_person = clusters_of_persons(
         evidence.units, ids, sources or {}, clusters_of_identifiers
     )
-    _check_all_known(clusters_by_person)
+    _check_all_known(clusters_by_person, has_sources=bool(sources))
 
     texts_of_identifiers: list[str] = []
     if shown is not None and extracted is not None:
@@ -204,20 +204,27 @@ def _with_erasure(
     return {**record, "forget": True, "verdict": verdict}
 
 
-def _check_all_known(clusters_by_person: Mapping[str, set[str]]) -> None:
+def _check_all_known(
+    clusters_by_person: Mapping[str, set[str]], *, has_sources: bool
+) -> None:
     """Refuse a person of whom the evidence has no row.
+
+    With the sources of all rows at hand, there is no further id to offer.
 
     Raises
     ------
     InputError
         With the first of them.
     """
+    fix = "give the id of a row, or --manifest for the sources of all rows"
+    if has_sources:
+        fix = "give the id of a row or of a source, as the rows of the data have it"
     for person, clusters in clusters_by_person.items():
         if not clusters:
             raise InputError(
                 "is no row and no group of rows of this report: nothing is known of it",
                 where=f"--person {visible(person)}",
-                fix="give the id of a row, or --manifest for the sources of all rows",
+                fix=fix,
             )
 
 

@@ -414,6 +414,15 @@ def test_who_is_in_no_row_is_refused_by_name(folder):
         persons(read_report(folder), folder, ["row-3", "nobody"])
 
 
+def test_who_gave_the_manifest_is_not_told_to_give_it(folder):
+    report = read_report(folder)
+    with pytest.raises(InputError, match="--manifest"):
+        persons(report, folder, ["nobody"])
+    with pytest.raises(InputError) as refusal:
+        persons(report, folder, ["nobody"], sources={"later-source": "five"})
+    assert "--manifest" not in str(refusal.value)
+
+
 def test_evidence_of_another_report_is_refused(folder):
     path = folder / "scores" / "mia.parquet"
     path.write_bytes(path.read_bytes() + b" ")
