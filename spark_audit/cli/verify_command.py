@@ -171,6 +171,8 @@ def _check_names(ckpt: Sequence[str], report: Report) -> None:
 
 def _show_verified(checks: Sequence[PartCheck], trusted: Sequence[str]) -> None:
     """Print whether a report follows from its evidence, and which parts do not."""
+    from spark_audit.pipeline.verification.files import OTHER_BYTES
+
     # Each check is one of the three: a stray file has a difference, so it is never
     # verified.
     strays = [check for check in checks if check.is_stray]
@@ -189,7 +191,12 @@ def _show_verified(checks: Sequence[PartCheck], trusted: Sequence[str]) -> None:
     show_line(render("verify.trusted"))
     for line in trusted:
         show_line(f"- {line}")
-    if wrong:
+    # Then the report follows from its evidence, and its pages are of another version,
+    # or were edited: rendering them again mends both.
+    is_rendering = [check.difference == OTHER_BYTES for check in wrong]
+    if wrong and all(is_rendering):
+        show_line(render("verify.next_of_rendering"))
+    elif wrong:
         show_line(render("verify.next"))
     elif strays:
         show_line(render("verify.next_of_strays"))

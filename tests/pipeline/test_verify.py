@@ -34,6 +34,7 @@ from spark_audit.report.gate.statement import (
     read_rules,
     statement,
 )
+from spark_audit.sentences import render
 
 RULE = "nll.nll.pii.low > 99"
 MATCHED = Matched(placebo_draws=5, rematched=False)
@@ -406,6 +407,30 @@ def test_a_shared_file_too_many_or_too_few_is_found(plain, tmp_path):
     (folder / "tables" / "more.csv").unlink()
     (folder / "report.md").unlink()
     assert [*wrong(folder)] == ["report.md"]
+
+
+def test_pages_that_do_not_follow_are_mended_by_the_step_that_is_named(
+    plain, tmp_path, capsys
+):
+    folder = tmp_path / "r"
+    shutil.copytree(plain, folder)
+    page = folder / "report.md"
+    page.write_text(page.read_text() + "\nAn edited line.\n")
+    assert command_line(["verify", str(folder)]) == 1
+    assert render("verify.next_of_rendering") in capsys.readouterr().out
+    assert command_line(["report", str(folder)]) == 0
+    capsys.readouterr()
+    assert command_line(["verify", str(folder)]) == 0
+    capsys.readouterr()
+
+    # Evidence that was changed is mended by no rendering.
+    page.write_text(page.read_text() + "\nAn edited line.\n")
+    evidence = folder / "scores" / "spans.parquet"
+    evidence.write_bytes(evidence.read_bytes() + b"\0")
+    assert command_line(["verify", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert render("verify.next") in out
+    assert render("verify.next_of_rendering") not in out
 
 
 def test_files_that_the_report_does_not_name_are_counted_and_not_called_verified(
