@@ -149,6 +149,23 @@ def test_a_check_that_voids_is_told_before_anything_else(capsys, monkeypatch):
     assert out.index(render("failed_check.follows")) < out.index("identifiers")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "trained_rows_fit",
+        "identifiers have twins",
+        "canaries rankable",
+        "base reproduces both sides equally",
+    ],
+)
+def test_a_check_that_warned_is_not_named_as_if_it_had_held(name):
+    warned = guard(name, "is not so.", passed=None, of="a")
+    clean = memory("a", "nothing_shown", 0.01, at_most=-0.1)
+    glance = PreparedReport(attacked_report(clean, guards=[warned])).answer
+    assert glance is not None
+    assert warned.title not in glance.checks
+
+
 def test_a_sentence_has_at_most_25_words():
     claims = {
         "matched": ("memory", "betrays"),
