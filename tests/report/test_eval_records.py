@@ -172,6 +172,11 @@ def test_figures_have_their_limits_range_and_direction(report, tmp_path):
     assert ids["spark-audit.utility.last"] == "accuracy"
     did = results["spark-audit.matched.did"]["score_details"]["details"]
     assert did["baseline"] == "plain"
+    assert did["family"] == "exploratory"
+
+    # Memory is claimed by a finding: its figure is not called exploratory.
+    memory = results[MEMORY]["score_details"]["details"]
+    assert "family" not in memory
 
 
 def test_every_main_figure_of_every_audit_has_the_right_direction(tmp_path):

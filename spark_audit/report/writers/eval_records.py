@@ -270,8 +270,10 @@ def _result(row: Row, title: str, data: JsonObject) -> JsonObject:
     figure_id = ".".join(part for part in parts if part)
     low, high = _range_of(metric, row)
 
-    details: dict[str, object] = {"status": row.status, "family": row.family}
+    details: dict[str, object] = {"status": row.status}
     if isinstance(row, Contrast):
+        # Only contrasts are tests themselves: claims on other figures are findings.
+        details["family"] = row.family
         details["baseline"] = row.baseline
     for column in NUMBERS_OF_ROW:
         details[column] = getattr(row, column)
