@@ -313,3 +313,18 @@ def test_tex_sets_all_tables(report, tmp_path):
     assert "Overfull" not in output
     assert "Float too large" not in output
     assert "Missing character" not in output
+
+
+def test_a_note_on_some_figures_of_a_line_names_their_columns():
+    found = figure("a", "mia|auc|loss", 0.99)
+    weak = figure("a", "mia|auc|response", 0.51, note="not detected")
+    both = [
+        figure("b", "mia|auc|loss", 0.51, note="not detected"),
+        figure("b", "mia|auc|response", 0.52, note="not detected"),
+    ]
+    report = made_report("a", "b", results=[found, weak, *both])
+    text = latex_tables(report)["mia"]
+    notes = [line for line in text.splitlines() if "not detected" in line]
+    of_a, of_b = sorted(notes)
+    assert of_a.startswith("a (Response AUC)")
+    assert of_b.startswith("b: ")

@@ -6,6 +6,7 @@ where the paper loads ``xcolor`` or ``color``, else in italics.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -25,6 +26,7 @@ from spark_audit.report.cells import (
     records_table,
 )
 from spark_audit.report.checkpoint_states import checkpoint_states, state_name
+from spark_audit.report.matrix import few_names
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.report.tables import methods_of
 from spark_audit.report.training_table import (
@@ -377,18 +379,47 @@ def notes_on(
     for rows_of_column in rows_by_column.values():
         rows += rows_of_column.values()
 
-    lines_by_note: dict[str, dict[str, None]] = {}
-    for row in rows:
-        note = _note_of_row(row).rstrip(".")
-        if note:
-            lines_by_note.setdefault(note, {})[_line_of(row)] = None
-
     notes = list(_general_notes(report, rows_by_column, rows))
-    for note, lines in lines_by_note.items():
-        notes.append(f"{', '.join(lines)}: {note}.")
+    notes += _notes_on_lines(rows_by_column)
     if is_exact:
         notes.append(render("latex.note.exact"))
     return notes
+
+
+def _notes_on_lines(rows_by_column: RowsByColumn) -> Iterator[str]:
+    """Yield the notes on single figures, after the names of their lines.
+
+    A note that is not on all columns of a line names the first that it is on: else "not
+    detected" of one score would read as if it were of the whole line.
+    """
+    n_columns_by_line = Counter[str]()
+    headers_by_place: dict[tuple[str, str], list[str]] = {}
+    for column, rows in rows_by_column.items():
+        for row in rows.values():
+            line = _line_of(row)
+            n_columns_by_line[line] += 1
+            note = _note_of_row(row).rstrip(".")
+            if note:
+                header = _without_arrow(column.header)
+                headers_by_place.setdefault((note, line), []).append(header)
+
+    # Lines that have a note on the same columns share it.
+    lines_by_note: dict[tuple[str, str], list[str]] = {}
+    for (note, line), headers in headers_by_place.items():
+        is_on_all = len(headers) == n_columns_by_line[line]
+        columns = "" if is_on_all else few_names(headers)
+        lines_by_note.setdefault((note, columns), []).append(line)
+
+    for (note, columns), lines in lines_by_note.items():
+        names = ", ".join(lines)
+        if columns:
+            names = render("states.with_remark", text=names, remark=columns)
+        yield f"{names}: {note}."
+
+
+def _without_arrow(header: str) -> str:
+    """Return a column's header without the arrow or the null at its end."""
+    return header.partition(" ≈")[0].rstrip(" ↑↓")
 
 
 def _note_of_row(row: Row) -> str:
@@ -482,7 +513,7 @@ def _size_note(rows_by_column: RowsByColumn) -> str:
     for column, lines in rows_by_column.items():
         size = _size_of_column(column, lines.values())
         if size:
-            header = column.header.rstrip(" ↑↓")
+            header = _without_arrow(column.header)
             headers_by_size.setdefault(size, []).append(header)
 
     if len(headers_by_size) == 1:
