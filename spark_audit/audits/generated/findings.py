@@ -222,7 +222,7 @@ def _comparison_finding(
         The units that are compared.
     """
     with_clusters = replace(difference, clusters=rate.clusters)
-    apart = Row.of_estimate(
+    difference_row = Row.of_estimate(
         with_clusters,
         audit="generated",
         checkpoint=rate.checkpoint,
@@ -232,7 +232,7 @@ def _comparison_finding(
         rate,
         claim,
         says,
-        facts={**facts, "apart": apart},
+        facts={**facts, "apart": difference_row},
         further=further,
         metric=f"{rate.metric}{EXCESS}",
         value=points(difference.value),

@@ -69,7 +69,7 @@ class NearestTexts:
         Of each compared text its number in the file, from 1.
     sides
         Its similarity to the nearest row of each side.
-    home
+    nearest_clusters
         The cluster of the row that it is nearest to.
     test
         The test over all of them.
@@ -77,7 +77,7 @@ class NearestTexts:
 
     numbers: np.ndarray
     sides: NearestSides
-    home: Sequence[str]
+    nearest_clusters: Sequence[str]
     test: NearestTest
 
 
@@ -110,7 +110,9 @@ def evidence_of_files(
 
     records: list[dict[str, Any]] = []
     for name, nearest in nearest_by_name.items():
-        for number, cluster in zip(nearest.numbers, nearest.home, strict=True):
+        for number, cluster in zip(
+            nearest.numbers, nearest.nearest_clusters, strict=True
+        ):
             place = {"set": FILE_TEXT, "example": name, "start": int(number)}
             records.append({**NO_UNIT, **place, "cluster": cluster})
     of_texts = pd.DataFrame.from_records(records, columns=[*NO_UNIT])
@@ -125,10 +127,12 @@ def evidence_of_files(
             _score_strings(scores, looked_for, texts)
             _score_rows(scores, looked_for, texts, least_words)
             if name in nearest_by_name:
-                is_own = (units["set"] == FILE_TEXT) & (units["example"] == name)
+                is_text_of_file = (units["set"] == FILE_TEXT) & (
+                    units["example"] == name
+                )
                 sides = nearest_by_name[name].sides
-                scores["trained"][is_own] = sides.trained
-                scores["held_out"][is_own] = sides.held_out
+                scores["trained"][is_text_of_file] = sides.trained
+                scores["held_out"][is_text_of_file] = sides.held_out
             yield name, scores
 
     tests = {name: nearest.test for name, nearest in nearest_by_name.items()}
@@ -148,14 +152,14 @@ def _score_strings(
 ) -> None:
     """Write into the scores which strings stand in the texts, or are nearly missed."""
     sets = looked_for.units["set"].to_numpy()
-    of_strings = np.flatnonzero(np.isin(sets, (IDENTIFIER, CANARY))).tolist()
-    holders = first_holders({looked_for.strings[i] for i in of_strings}, texts)
+    string_positions = np.flatnonzero(np.isin(sets, (IDENTIFIER, CANARY))).tolist()
+    holders = first_holders({looked_for.strings[i] for i in string_positions}, texts)
 
-    of_identifiers = np.flatnonzero(sets == IDENTIFIER).tolist()
-    identifiers = {looked_for.strings[i] for i in of_identifiers}
+    identifier_positions = np.flatnonzero(sets == IDENTIFIER).tolist()
+    identifiers = {looked_for.strings[i] for i in identifier_positions}
     near_holders = first_near_misses(identifiers, texts)
 
-    for i in of_strings:
+    for i in string_positions:
         string = looked_for.strings[i]
         is_hit = string in holders
         scores["hit"][i] = is_hit
@@ -176,14 +180,14 @@ def _score_rows(
     least_words: int,
 ) -> None:
     """Write into the scores the longest passage of each row in the texts."""
-    of_rows = np.flatnonzero(looked_for.units["set"] == ROW).tolist()
-    if not of_rows:
+    row_positions = np.flatnonzero(looked_for.units["set"] == ROW).tolist()
+    if not row_positions:
         return
 
     passages = longest_passages(
         looked_for.texts, looked_for.clusters, texts, least_words=least_words
     )
-    for i in of_rows:
+    for i in row_positions:
         passage = passages[looked_for.row_of_unit[i]]
         scores["words"][i] = passage.n_words
         if passage.n_words:
@@ -202,8 +206,8 @@ def _nearest_texts(
     n_sides = rows.groupby("cluster")["split"].transform("nunique")
     rows = rows[n_sides == 1]
     n_clusters = rows.groupby("split")["cluster"].nunique()
-    is_enough = n_clusters.reindex(["train", "test"], fill_value=0)
-    if (is_enough < MIN_CLUSTERS_OF_SIDE).any():
+    n_clusters = n_clusters.reindex(["train", "test"], fill_value=0)
+    if (n_clusters < MIN_CLUSTERS_OF_SIDE).any():
         return None
 
     rng = np.random.default_rng(seed)
@@ -227,6 +231,7 @@ def _nearest_texts(
     return NearestTexts(
         numbers=drawn + 1,
         sides=nearest_sides(neighbours, is_trained),
-        home=[str(names[code]) for code in neighbours.cluster[:, 0]],
+        # The first neighbour of a text is its nearest row.
+        nearest_clusters=[str(names[code]) for code in neighbours.cluster[:, 0]],
         test=test,
     )

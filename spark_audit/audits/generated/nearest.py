@@ -50,29 +50,31 @@ def nearest_results(evidence: Evidence, audit: type[Audit]) -> Iterator[NearestR
         The class of this audit.
     """
     for name in evidence.checkpoints:
-        is_own = (evidence.units["set"] == FILE_TEXT) & (
+        is_text_of_file = (evidence.units["set"] == FILE_TEXT) & (
             evidence.units["example"] == name
         )
-        if name in evidence.facts["nearest_p"] and is_own.any():
-            yield _nearest_result(evidence, name, is_own.to_numpy(), audit)
+        if name in evidence.facts["nearest_p"] and is_text_of_file.any():
+            yield _nearest_result(evidence, name, is_text_of_file.to_numpy(), audit)
 
 
 def _nearest_result(
-    evidence: Evidence, name: str, is_own: np.ndarray, audit: type[Audit]
+    evidence: Evidence, name: str, is_text_of_file: np.ndarray, audit: type[Audit]
 ) -> NearestResult:
     """Return figures and finding of one file.
 
     Parameters
     ----------
-    is_own
+    is_text_of_file
         Which units are its texts, ``(units,)`` bool.
     """
-    trained = evidence.row(name, "trained")[is_own]  # (texts,)
-    held_out = evidence.row(name, "held_out")[is_own]
+    trained = evidence.row(name, "trained")[is_text_of_file]  # (texts,)
+    held_out = evidence.row(name, "held_out")[is_text_of_file]
     difference = trained - held_out
     is_nearer = (np.sign(difference) + 1) / 2
 
-    codes = np.unique(evidence.units["cluster"][is_own], return_inverse=True)[1]
+    codes = np.unique(evidence.units["cluster"][is_text_of_file], return_inverse=True)[
+        1
+    ]
     terms = np.stack([difference, is_nearer, np.ones(len(difference))], axis=1)
     differences, n_nearer, n_texts = cluster_sums(terms, codes).T  # (clusters,) each
 
