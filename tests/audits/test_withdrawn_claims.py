@@ -36,6 +36,13 @@ OF_DATA = {
     "erasure.before_remembers",  # ... and from which model it is
     "erasure.copy_remembers",
     "erasure.retrained_remembers",
+    "matched.group_memory",  # the key follows from the audit that has groups
+    "mia.group_membership",
+    "extract.group_verbatim",
+    "generated.verbatim",  # the key follows from what was found in a file
+    "generated.copies",
+    "generated.closer",
+    "generated.canaries_back",
 }
 """Keys of claims that data decide, which cannot be read from the code."""
 

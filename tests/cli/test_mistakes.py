@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from made_reports import made_report
 
-from spark_audit.audits import audit_names
+from spark_audit.audits import about, audit_names
 from spark_audit.audits.known import ALL_AUDITS
 from spark_audit.cli.data_commands import DATA_COMMANDS
 from spark_audit.cli.main import REPORT_COMMANDS, run
@@ -238,7 +238,12 @@ WRONG_PATHS_OF_AUDITS = (
 )
 """Options of each audit with a path that does not exist."""
 
-AUDIT_COMMANDS = (*audit_names(), ALL_AUDITS)
+AUDITS_OF_FILES = [name for name in audit_names() if about(name).of_files]
+AUDIT_COMMANDS = [*audit_names(), ALL_AUDITS]
+AUDITS_OF_CHECKPOINTS = [name for name in AUDIT_COMMANDS if name not in AUDITS_OF_FILES]
+
+WRONG_PATHS_OF_FILES = ("gone", "t.csv --manifest gone")
+"""Arguments of an audit of files with a path that does not exist."""
 
 
 @pytest.fixture(scope="module")
@@ -291,9 +296,11 @@ def test_a_path_that_does_not_exist_has_one_code_in_all_commands(
     command, work_folder, monkeypatch, capsys
 ):
     monkeypatch.chdir(work_folder)
-    lines = WRONG_PATHS_OF_AUDITS
+    lines: tuple[str, ...] = WRONG_PATHS_OF_AUDITS
     if command in WRONG_PATHS:
         lines = (WRONG_PATHS[command],)
+    elif command in AUDITS_OF_FILES:
+        lines = WRONG_PATHS_OF_FILES
     for line in lines:
         assert run([*command.split(), *line.split()]) == 2, line
         err = capsys.readouterr().err
@@ -302,7 +309,7 @@ def test_a_path_that_does_not_exist_has_one_code_in_all_commands(
     assert not (work_folder / "gone").exists()
 
 
-@pytest.mark.parametrize("command", AUDIT_COMMANDS)
+@pytest.mark.parametrize("command", AUDITS_OF_CHECKPOINTS)
 def test_a_misspelt_option_is_answered_with_the_right_one(command, capsys):
     assert run([command, "--chkpt", "runs/er"]) == 2
     assert "--ckpt?" in capsys.readouterr().err
