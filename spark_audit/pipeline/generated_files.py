@@ -80,18 +80,21 @@ class FileJob:
         """
         check_formats(request.formats)
         audit = _checked_audit(request)
+        # The files come first: a wrong path is told before a manifest is read.
+        specs = parse_files(request.checkpoints)
+        files = {spec.name: Path(spec.paths[0]) for spec in specs}
+        texts = {
+            name: read_generated(path, column=audit.field)
+            for name, path in files.items()
+        }
+
         manifest = original(
             given_manifest(request) if request.has_manifest else _only_manifest()
         )
         _check_manifest(manifest)
-
-        specs = parse_files(request.checkpoints)
-        files = {spec.name: Path(spec.paths[0]) for spec in specs}
-        folder = report_folder(manifest, [*files], specs, request)
-        texts = {}
         for name, path in files.items():
-            texts[name] = read_generated(path, column=audit.field)
             _check_is_not_the_data(path, texts[name], manifest)
+        folder = report_folder(manifest, [*files], specs, request)
         return cls(request, audit, manifest, files, texts, folder)
 
 
