@@ -26,7 +26,7 @@ from spark_audit.results.findings import DETECTED
 from spark_audit.stats.nearest_sides import Neighbours, nearest_sides, nearest_test
 
 N_ROWS = 200
-N_NULLS_OF_WRITER = 3
+N_NULLS_OF_WRITER = 2
 
 
 @pytest.fixture(scope="module")
