@@ -23,17 +23,16 @@ from spark_audit.checkpoints.server import check_bare_address
 from spark_audit.checkpoints.specs import Loading, Spec, is_server, parse_specs
 from spark_audit.checkpoints.text_server import LIMIT, TextRequest
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import original, read_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.text_prompts import (
     FULL_PROMPT,
     PROMPTS_OF_TEXT,
     usual_endpoint,
 )
-from spark_audit.pipeline.folders import MANIFESTS, report_folder
-from spark_audit.pipeline.job import given_manifest
+from spark_audit.pipeline.folders import report_folder
 from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.request import Request
+from spark_audit.pipeline.single_audit import manifest_of
 from spark_audit.report.formats import check_formats
 from spark_audit.scoring.answer_store import AnswerStore
 
@@ -131,9 +130,7 @@ class EndpointJob:
         if isinstance(audit, Extraction):
             _check_audit(audit)
 
-        manifest = original(
-            given_manifest(request) if request.has_manifest else _only_manifest()
-        )
+        manifest = manifest_of(request, told_by="an endpoint")
         # An endpoint has no scores, so no other audit can be in its folder.
         alone_request = replace(request, audits=(audit,))
         folder = report_folder(manifest, [spec.name], [spec], alone_request)
@@ -303,27 +300,6 @@ def _check_audit(audit: Extraction) -> None:
                 where="--prompts",
                 fix=f"take some of: {', '.join(PROMPTS_OF_TEXT)}; or {FULL_PROMPT}",
             )
-
-
-def _only_manifest() -> Manifest:
-    """Return the only manifest in ``manifests/``.
-
-    Raises
-    ------
-    InputError
-        If there is none, or there are several.
-    """
-    paths = sorted([*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")])
-    if len(paths) == 1:
-        return read_manifest(paths[0])
-    problem = f"{len(paths)} manifests are in {MANIFESTS}/"
-    if paths:
-        problem += f": {', '.join(str(path) for path in paths)}"
-    raise InputError(
-        problem,
-        where="--manifest",
-        fix="give one: an endpoint does not tell which one fits",
-    )
 
 
 def _within_limit(units: Sequence[AskedUnit], asking: Asking) -> list[AskedUnit]:

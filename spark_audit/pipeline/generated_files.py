@@ -10,29 +10,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_audit.audits import Generated
-from spark_audit.audits.base import Context
 from spark_audit.audits.generated.found import evidence_of_files
 from spark_audit.checkpoints.specs import Spec, parse_specs
 from spark_audit.data.generated_texts import read_generated
 from spark_audit.data.shared_passages import words_of
 from spark_audit.errors import InputError
 from spark_audit.files import alone, sha256_file
-from spark_audit.manifest.file import original, read_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
-from spark_audit.pipeline.conclude import manifest_facts, score_files, write_evidence
-from spark_audit.pipeline.folders import MANIFESTS, check_folder, report_folder
-from spark_audit.pipeline.job import Progress, given_manifest
+from spark_audit.pipeline.folders import report_folder
+from spark_audit.pipeline.job import Progress
 from spark_audit.pipeline.request import Request
-from spark_audit.report.assemble import assemble, matching
-from spark_audit.report.audit_report import AuditReport, read_report
-from spark_audit.report.folder import write_report
+from spark_audit.pipeline.single_audit import SingleAudit, manifest_of
+from spark_audit.report.audit_report import AuditReport
 from spark_audit.report.formats import check_formats
-from spark_audit.report.kept import keep_if_replaced
 from spark_audit.results import CheckpointFacts
 from spark_audit.results.report import TEXT_FILE_FORMAT
 
@@ -88,9 +83,7 @@ class FileJob:
             for name, path in files.items()
         }
 
-        manifest = original(
-            given_manifest(request) if request.has_manifest else _only_manifest()
-        )
+        manifest = manifest_of(request, told_by="a file")
         _check_manifest(manifest)
         for name, path in files.items():
             _check_is_not_the_data(path, texts[name], manifest)
@@ -206,26 +199,6 @@ def _checked_audit(request: Request) -> Generated:
     return audits[0]
 
 
-def _only_manifest() -> Manifest:
-    """Return the only manifest in ``manifests/``.
-
-    Raises
-    ------
-    InputError
-        If there is none, or there are several.
-    """
-    paths = sorted([*MANIFESTS.glob("*.json"), *MANIFESTS.glob("*.arrow")])
-    if len(paths) == 1:
-        return read_manifest(paths[0])
-    listed = ", ".join(str(path) for path in paths)
-    raise InputError(
-        f"{len(paths)} manifests are in {MANIFESTS}/"
-        + (f": {listed}" if listed else ""),
-        where="--manifest",
-        fix="give one: a file does not tell which one fits",
-    )
-
-
 def _check_manifest(manifest: Manifest) -> None:
     """Refuse a manifest with nothing to look for, or nothing to compare with.
 
@@ -288,51 +261,22 @@ def _check_is_not_the_data(
 def _conclude(job: FileJob) -> AuditReport:
     """Conclude from the texts, and write the report."""
     request = job.request
-    preset = request.preset or job.manifest.settings.preset
-    context = Context(
-        paper=preset == "paper",
-        seed=request.seed,
-        replicates=job.audit.replicates_of(preset),
-    )
     evidence = evidence_of_files(
         job.manifest, job.texts, least_words=job.audit.passage_words, seed=request.seed
     )
-    result = job.audit.conclude(evidence, context)
-
-    # Another command may have written a report to this folder meanwhile.
-    specs = parse_files(request.checkpoints)
-    old_report = check_folder(job.folder, job.manifest, specs, request)
-    checksums = write_evidence(job.folder, {job.audit.name: evidence})
-    report = assemble(
-        {job.audit.name: replace(result, evidence=evidence)},
-        status="complete",
-        command=list(request.command),
-        manifest=manifest_facts(job.manifest),
-        checkpoints=[_facts(job, name) for name in job.files],
-        settings=_settings(job),
-        tables=matching(job.manifest),
-        evidence=checksums,
-    )
-    keep_if_replaced(job.folder, old_report, report)
-    report = report.model_copy(update={"files": score_files(checksums)})
-    write_report(
-        report,
-        job.folder,
-        formats=("json", *request.formats) if request.formats else (),
+    single_audit = SingleAudit(
+        request=request,
+        audit=job.audit,
+        specs=parse_files(request.checkpoints),
         manifest=job.manifest,
-        show_text=request.show_text,
+        view=job.manifest,
+        folder=job.folder,
     )
-    return read_report(job.folder)
-
-
-def _settings(job: FileJob) -> dict[str, object]:
-    """Return the settings that shaped the report."""
-    settings = job.request.shared_settings(job.manifest)
-    settings["caliper"] = job.manifest.settings.caliper
-    settings["reference"] = job.manifest.reference.name
-    for name, value in asdict(job.audit).items():
-        settings[f"{job.audit.name}.{name}"] = value
-    return settings
+    return single_audit.write(
+        evidence,
+        checkpoints=[_facts(job, name) for name in job.files],
+        settings=single_audit.settings(),
+    )
 
 
 def _facts(job: FileJob, name: str) -> CheckpointFacts:

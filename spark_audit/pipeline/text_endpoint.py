@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 
-from spark_audit.audits.base import Context
 from spark_audit.audits.extract.text_units import evidence_of_answers
 from spark_audit.checkpoints.endpoint_options import Asking
 from spark_audit.checkpoints.specs import parse_specs
@@ -29,17 +28,13 @@ from spark_audit.errors import InputError, shown
 from spark_audit.files import alone
 from spark_audit.messages import say
 from spark_audit.pipeline.asking_cost import AskingCost, asking_cost, cost_lines
-from spark_audit.pipeline.conclude import manifest_facts, score_files, write_evidence
 from spark_audit.pipeline.endpoint_job import EndpointJob, PlannedAsking
-from spark_audit.pipeline.folders import check_folder
 from spark_audit.pipeline.job import Progress
 from spark_audit.pipeline.request import Request
+from spark_audit.pipeline.single_audit import SingleAudit
 from spark_audit.provenance import sha256_json
-from spark_audit.report.assemble import assemble, matching
-from spark_audit.report.audit_report import AuditReport, read_report
-from spark_audit.report.folder import write_report
-from spark_audit.report.kept import keep_if_replaced
-from spark_audit.results import AuditResult, CheckpointFacts
+from spark_audit.report.audit_report import AuditReport
+from spark_audit.results import CheckpointFacts
 from spark_audit.results.report import ENDPOINT_FORMAT
 from spark_audit.scoring.answer_store import AnswerStore
 from spark_audit.scoring.asking import ask_all
@@ -178,39 +173,19 @@ def _conclude(
     evidence = evidence_of_answers(
         concluded_from.units, answers, checkpoint=job.name, prompts=job.prompts
     )
-    preset = request.preset or job.manifest.settings.preset
-    context = Context(
-        paper=preset == "paper",
-        seed=request.seed,
-        replicates=job.audit.replicates_of(preset),
+    single_audit = SingleAudit(
+        request=request,
+        audit=job.audit,
+        specs=parse_specs(request.checkpoints),
+        manifest=job.manifest,
+        view=job.view,
+        folder=job.folder,
     )
-    result: AuditResult = job.audit.conclude(evidence, context)
-
-    # Another command may have written a report to this folder meanwhile.
-    specs = parse_specs(request.checkpoints)
-    old_report = check_folder(job.folder, job.manifest, specs, request)
-    checksums = write_evidence(job.folder, {job.audit.name: evidence})
-    is_partial = len(job.view.examples) < len(job.manifest.examples)
-    report = assemble(
-        {job.audit.name: replace(result, evidence=evidence)},
-        status="partial" if is_partial else "complete",
-        command=list(request.command),
-        manifest=manifest_facts(job.view),
+    return single_audit.write(
+        evidence,
         checkpoints=[_facts(job, concluded_from, store, answers)],
-        settings=_settings(job),
-        tables=matching(job.view),
-        evidence=checksums,
+        settings=_settings(job, single_audit),
     )
-    keep_if_replaced(job.folder, old_report, report)
-    report = report.model_copy(update={"files": score_files(checksums)})
-    write_report(
-        report,
-        job.folder,
-        formats=("json", *request.formats) if request.formats else (),
-        manifest=job.view,
-        show_text=request.show_text,
-    )
-    return read_report(job.folder)
 
 
 def _with_answers(
@@ -247,14 +222,10 @@ def _with_answers(
     return read, list(compress(answers, is_read))
 
 
-def _settings(job: EndpointJob) -> dict[str, object]:
-    """Return the settings that shaped the report."""
+def _settings(job: EndpointJob, single_audit: SingleAudit) -> dict[str, object]:
+    """Return the settings that shape the report, with those of asking."""
     asking = job.request.asking
-    settings = job.request.shared_settings(job.manifest)
-    settings["caliper"] = job.manifest.settings.caliper
-    settings["reference"] = job.manifest.reference.name
-    for name, value in asdict(job.audit).items():
-        settings[f"{job.audit.name}.{name}"] = value
+    settings = single_audit.settings()
     settings[f"{job.audit.name}.endpoint"] = job.endpoint
     settings[f"{job.audit.name}.samples"] = asking.samples
     settings[f"{job.audit.name}.temperature"] = (
