@@ -209,3 +209,36 @@ def units_needed(
             return None
     least = high // 2 + 1
     return sides(least + bisect_left(range(least, high), True, key=is_enough))
+
+
+def planned_effect(
+    effect_of: EffectOfSizes,
+    n_trained: int,
+    n_held_out: int,
+    *,
+    audit: str,
+    figure: str,
+    unit: str,
+    target: float,
+    assumed_sd: float | None = None,
+) -> PlannedEffect:
+    """Return the smallest effect that a test of two sides detects, and what it takes.
+
+    Parameters
+    ----------
+    effect_of
+        The smallest detectable effect of so many units; it falls with both.
+    audit, figure, unit, target, assumed_sd
+        As in :class:`PlannedEffect`.
+    """
+    return PlannedEffect(
+        audit=audit,
+        figure=figure,
+        unit=unit,
+        n_trained=n_trained,
+        n_held_out=n_held_out,
+        effect=effect_of(n_trained, n_held_out),
+        target=target,
+        needed=units_needed(effect_of, n_trained, n_held_out, target=target),
+        assumed_sd=assumed_sd,
+    )

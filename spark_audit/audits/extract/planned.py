@@ -11,7 +11,7 @@ from spark_audit.audits.planned_effects import (
     MIN_UNITS_OF_SIDE,
     AuditSizes,
     PlannedEffect,
-    units_needed,
+    planned_effect,
 )
 from spark_audit.stats.estimate import Power
 from spark_audit.stats.power import smallest
@@ -32,17 +32,14 @@ def planned_effects(sizes: AuditSizes, *, significance: float) -> list[PlannedEf
         return smallest(_power_of(n_trained, n_held_out), significance)
 
     return [
-        PlannedEffect(
+        planned_effect(
+            effect_of,
+            sizes.n_trained,
+            sizes.n_held_out,
             audit="extract",
             figure="reproduced",
             unit="points",
-            n_trained=sizes.n_trained,
-            n_held_out=sizes.n_held_out,
-            effect=effect_of(sizes.n_trained, sizes.n_held_out),
             target=TARGET_RATE,
-            needed=units_needed(
-                effect_of, sizes.n_trained, sizes.n_held_out, target=TARGET_RATE
-            ),
         )
     ]
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from spark_audit.audits.planned_effects import (
     AuditSizes,
     PlannedEffect,
+    planned_effect,
     two_sided_effect,
     units_needed,
 )
@@ -47,17 +48,14 @@ def _memory(sizes: AuditSizes, *, significance: float) -> PlannedEffect:
             MEMORY_SD, n_trained, n_held_out, significance=significance
         )
 
-    return PlannedEffect(
+    return planned_effect(
+        effect_of,
+        sizes.n_trained,
+        sizes.n_held_out,
         audit="matched",
         figure="memory",
         unit="nats",
-        n_trained=sizes.n_trained,
-        n_held_out=sizes.n_held_out,
-        effect=effect_of(sizes.n_trained, sizes.n_held_out),
         target=TARGET_MEMORY,
-        needed=units_needed(
-            effect_of, sizes.n_trained, sizes.n_held_out, target=TARGET_MEMORY
-        ),
         assumed_sd=MEMORY_SD,
     )
 

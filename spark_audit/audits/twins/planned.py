@@ -5,8 +5,8 @@ from __future__ import annotations
 from spark_audit.audits.planned_effects import (
     AuditSizes,
     PlannedEffect,
+    planned_effect,
     two_sided_effect,
-    units_needed,
 )
 from spark_audit.stats.canary_ranks import null_moments
 
@@ -31,16 +31,13 @@ def planned_effects(sizes: AuditSizes, *, significance: float) -> list[PlannedEf
         )
 
     return [
-        PlannedEffect(
+        planned_effect(
+            effect_of,
+            twins.n_trained,
+            twins.n_held_out,
             audit="twins",
             figure="rise",
             unit="bits",
-            n_trained=twins.n_trained,
-            n_held_out=twins.n_held_out,
-            effect=effect_of(twins.n_trained, twins.n_held_out),
             target=TARGET_RISE,
-            needed=units_needed(
-                effect_of, twins.n_trained, twins.n_held_out, target=TARGET_RISE
-            ),
         )
     ]
