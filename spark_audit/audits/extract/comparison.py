@@ -34,6 +34,7 @@ from spark_audit.audits.extract.comparison_facts import (
     share_fact,
     why_not_compared,
 )
+from spark_audit.audits.extract.difference_finding import difference_finding
 from spark_audit.audits.extract.guessing import (
     GuessTest,
     beyond_guessing,
@@ -48,14 +49,12 @@ from spark_audit.audits.extract.rates import (
     comparison_p,
     difference_from_base,
     is_scored_beside_base,
-    points,
     rate_difference,
     row_of,
     split_difference,
 )
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding, Row
-from spark_audit.results.findings import EXCESS
 from spark_audit.stats.estimate import (
     Bound,
     Estimate,
@@ -455,19 +454,13 @@ def _finding(
     # rate, by which shared files round or withhold it.
     with_clusters = replace(difference, clusters=rate.clusters)
     apart = row_of(with_clusters, checkpoint=rate.checkpoint, metric="apart")
-    return Finding.on(
+    return difference_finding(
         rate,
         verdict.claim,
         key,
+        difference,
         facts={**facts, "apart": apart},
         further=remarks,
-        metric=f"{rate.metric}{EXCESS}",
-        value=points(difference.value),
-        low=points(difference.low),
-        high=points(difference.high),
-        mde=points(difference.mde),
-        unit="points",
-        no_effect=0.0,
         p=p,
         power=power,
         bounds=bounds,

@@ -37,6 +37,7 @@ from spark_audit.audits import ratio_rows
 from spark_audit.audits.base import Audit, Context
 from spark_audit.audits.extract.canaries import canary_findings
 from spark_audit.audits.extract.comparison_facts import reproduced_hits, share_fact
+from spark_audit.audits.extract.difference_finding import difference_finding
 from spark_audit.audits.extract.prompt_table import (
     DRAWS_COUNTED,
     prompt_table,
@@ -51,7 +52,6 @@ from spark_audit.audits.extract.rates import (
     comparable,
     exact_p,
     limits_p,
-    points,
     rate_difference,
     row_of,
     split_difference,
@@ -66,7 +66,7 @@ from spark_audit.audits.extract.text_units import (
 from spark_audit.results import AuditResult, Finding, Hits, Row
 from spark_audit.results.audit_result import TableRecord
 from spark_audit.results.evidence import Evidence
-from spark_audit.results.findings import ANSWERS_EACH, EXCESS
+from spark_audit.results.findings import ANSWERS_EACH
 from spark_audit.stats.estimate import Estimate, Power, is_significant, side_of
 from spark_audit.stats.intervals import clopper_pearson, rate_estimate
 
@@ -281,19 +281,13 @@ def _claim_of_leak(
     power: Power,
 ) -> Finding:
     """Return the finding that more trained than held-out identifiers come out."""
-    return Finding.on(
+    return difference_finding(
         rate,
         "verbatim",
         "extract.text.verbatim",
+        difference,
         facts=facts,
         further=[f"extract.{key}" for key in further],
-        metric=f"{rate.metric}{EXCESS}",
-        value=points(difference.value),
-        low=points(difference.low),
-        high=points(difference.high),
-        mde=points(difference.mde),
-        unit="points",
-        no_effect=0.0,
         p=p,
         power=[power],
     )

@@ -16,18 +16,18 @@ from dataclasses import replace
 import pandas as pd
 
 from spark_audit.audits.extract.canaries import canary_findings
+from spark_audit.audits.extract.difference_finding import difference_finding
 from spark_audit.audits.extract.rate_limits import hits_power, rates_bound
 from spark_audit.audits.extract.rates import (
     comparable,
     exact_p,
     limits_p,
-    points,
     split_difference,
 )
 from spark_audit.audits.generated.units import CANARY, IDENTIFIER, ROW
 from spark_audit.results import Claim, Finding, Hits, Row
 from spark_audit.results.evidence import Evidence
-from spark_audit.results.findings import EXCESS, Fact
+from spark_audit.results.findings import Fact
 from spark_audit.stats.estimate import Estimate, is_significant, side_of
 
 
@@ -228,19 +228,13 @@ def _comparison_finding(
         checkpoint=rate.checkpoint,
         metric=f"{rate.metric}_apart",
     )
-    return Finding.on(
+    return difference_finding(
         rate,
         claim,
         says,
+        difference,
         facts={**facts, "apart": difference_row},
         further=further,
-        metric=f"{rate.metric}{EXCESS}",
-        value=points(difference.value),
-        low=points(difference.low),
-        high=points(difference.high),
-        mde=points(difference.mde),
-        unit="points",
-        no_effect=0.0,
         p=p,
         # A confounded difference has no smallest effect.
         power=[] if claim == "confounded" else [hits_power(compared)],

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from spark_audit.audits.extract.comparison_facts import reproduced_hits
+from spark_audit.audits.extract.difference_finding import difference_finding
 from spark_audit.audits.extract.rate_limits import hits_power, rates_bound
 from spark_audit.audits.extract.rates import (
     base_difference,
@@ -22,14 +23,13 @@ from spark_audit.audits.extract.rates import (
     comparable,
     comparison_p,
     is_scored_beside_base,
-    points,
     rate_difference,
     split_difference,
 )
 from spark_audit.names import is_untrained
 from spark_audit.results import Claim, Finding, Hits, Row
 from spark_audit.results.evidence import Evidence
-from spark_audit.results.findings import EXCESS, Fact
+from spark_audit.results.findings import Fact
 from spark_audit.stats.estimate import (
     Bound,
     Estimate,
@@ -201,19 +201,13 @@ def _finding_on(
     remarks = ["passages.unseen"]
     if comparison.has_base:
         remarks.append("passages.beyond_base")
-    return Finding.on(
+    return difference_finding(
         rate,
         verdict.claim,
         f"passages.{verdict.says}",
+        difference,
         facts=facts,
         further=[*remarks, *remarks_on_length],
-        metric=f"{rate.metric}{EXCESS}",
-        value=points(difference.value),
-        low=points(difference.low),
-        high=points(difference.high),
-        mde=points(difference.mde),
-        unit="points",
-        no_effect=0.0,
         p=p,
         power=power,
         bounds=bounds,
