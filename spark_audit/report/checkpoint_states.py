@@ -27,6 +27,11 @@ from spark_audit.audits.setup_guards import faults
 from spark_audit.audits.trained_rows import question_of
 from spark_audit.cells_html import facts_html, short_repr
 from spark_audit.names import BASE, RELEARNED_BASE
+from spark_audit.report.memory_rows import (
+    exposed_types,
+    rows_of_memory,
+    sides_of_memory_test,
+)
 from spark_audit.report.memory_tests import NOT_TESTED_CLAIMS, is_memory_test
 from spark_audit.report.tables import entries
 from spark_audit.report.tried import (
@@ -35,7 +40,6 @@ from spark_audit.report.tried import (
     Outcome,
     Tried,
     attack_outcome,
-    is_beyond_no_effect,
     method_of,
     outcome_name,
     p_of,
@@ -66,9 +70,6 @@ SHAPES: dict[State, str] = {
 
 TEXT_ON_CANARIES = ("extract.text.canaries", "extract.text.canaries_back")
 """Sentences of findings on canaries that an endpoint was asked for."""
-
-MAX_TYPES_NAMED = 3
-"""Most types that are named as exposed."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -274,7 +275,7 @@ def checkpoint_states(report: Report) -> list[CheckpointState]:
         if finding.claim == "not_tested" and finding.audit in attacks:
             reasons_for_all.append(finding)
 
-    memory_rows_by_name = grouped(_memory_rows(report), lambda row: row.checkpoint)
+    memory_rows_by_name = grouped(rows_of_memory(report), lambda row: row.checkpoint)
     endpoints = {facts.name for facts in report.checkpoints if facts.is_endpoint}
     # Findings may be on checkpoints without a figure.
     all_checkpoint_states = []
@@ -419,14 +420,14 @@ def _checkpoint_state(
         state=state,
         detections=detections,
         tried=tuple(tried),
-        exposed=_exposed(memory_rows, findings),
+        exposed=exposed_types(memory_rows, findings),
         faults=failed_guards,
         question=question_of(guards, name),
         led_by=led_by,
         nearest=_nearest(state, tried, led_by),
         # A faulty setup leaves no valid figure.
         memory=None if failed_guards else _pooled(memory_rows),
-        sides=_sides(findings, name),
+        sides=sides_of_memory_test(findings, name),
         is_of_text=is_of_text,
     )
 
@@ -549,63 +550,3 @@ def _pooled(rows: Sequence[Row]) -> Row | None:
         if (row.variant, row.group) == ("", "pooled"):
             return row
     return None
-
-
-def _memory_rows(report: Report) -> list[Row]:
-    """Return the rows of the metric that the memory plot shows, of all checkpoints.
-
-    They are over sources, as the states are. Over a few seeds an interval may be
-    infinite, which would seem to contradict a detection.
-    """
-    rows = []
-    for row in report.results:
-        is_of_memory = row.metric == about(row.audit).memory_metric
-        if is_of_memory and row.interval_over == "sources":
-            rows.append(row)
-    return rows
-
-
-def _sides(findings: Iterable[Finding], name: str) -> tuple[int, ...]:
-    """Return groups of trained and of held-out identifiers of a test of memory.
-
-    They are two counts, or none where no test says how many there are.
-    """
-    for finding in findings:
-        if finding.checkpoint != name or not about(finding.audit).memory_metric:
-            continue
-
-        sides = [finding.facts.get("trained"), finding.facts.get("held_out")]
-        counts = [side.clusters for side in sides if isinstance(side, Row)]
-        # A test may have one side only, or know no figures of its sides.
-        if len(counts) == 2:
-            return tuple(counts)
-    return ()
-
-
-def _exposed(
-    memory_rows: Iterable[Row], findings: Sequence[Finding]
-) -> tuple[Row, ...]:
-    """Return the types whose trained identifiers moved most, the way that was detected.
-
-    They became likelier than never-trained ones, or less likely if that was detected
-    and none is remembered.
-    """
-    detected_claims = {finding.claim for finding in findings if finding.detected}
-    if not detected_claims:
-        return ()
-
-    # Remembered types go before less likely ones.
-    became_less_likely = False
-    if detected_claims.isdisjoint({"memory", "verbatim"}):
-        for finding in findings:
-            if finding.claim == "betrays" and about(finding.audit).memory_metric:
-                became_less_likely = True
-
-    exposed = []
-    for row in memory_rows:
-        is_type = row.group_kind == "type" and row.status == "ok"
-        if is_type and is_beyond_no_effect(row, is_above=became_less_likely):
-            exposed.append(row)
-    # A change of NLL below 0 is likelier: the largest change, either way, comes first.
-    exposed.sort(key=lambda row: row.value or 0.0, reverse=became_less_likely)
-    return tuple(exposed[:MAX_TYPES_NAMED])
