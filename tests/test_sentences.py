@@ -15,6 +15,7 @@ from made_reports import figure
 
 from spark_audit.results import Finding, Hits
 from spark_audit.sentences import renderer
+from spark_audit.sentences.effects import rounded_up_as_shown, signed_effect
 
 PACKAGE = Path(renderer.__file__).parents[1]
 WORDS = {"sentence", "text", "detail", "lead", "subject"}
@@ -180,3 +181,15 @@ def test_an_audit_whose_module_is_gone_takes_no_sentence_away(tmp_path):
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.strip()
+
+
+@pytest.mark.parametrize("unit", ["nats", "bits", "AUC", "points", "similarity"])
+@pytest.mark.parametrize("size", [0.0, 0.0931, 0.17, 0.4049, 0.69, 1.0, 2.3026, 6.0])
+def test_a_limit_is_never_shown_smaller_than_it_is(size, unit):
+    shown = rounded_up_as_shown(size, unit)
+    assert shown >= size - 1e-6
+    # Shown again it is the same: no further rounding takes anything away.
+    assert rounded_up_as_shown(shown, unit) == pytest.approx(shown, abs=1e-9)
+    text = signed_effect(shown, unit)
+    larger = signed_effect(shown + 1e-9, unit)
+    assert text == larger

@@ -17,6 +17,7 @@ from spark_audit.report.checkpoint_states import SHAPES, CheckpointState, State
 from spark_audit.report.figures_line import figures_line
 from spark_audit.report.matrix import (
     effect_size,
+    effect_text,
     limit_text,
     names_or_count,
     scale_of,
@@ -310,7 +311,7 @@ def _could_hide_sentence(
         return ""
 
     leak = strongest.finding
-    leak_text = limit_text(leak.audit, strongest.effect, leak.unit)
+    leak_text = effect_text(leak.audit, strongest.effect, leak.unit).removeprefix("+")
     names = []
     for limit in limits:
         could_hide = strongest.could_hide(limit.finding)

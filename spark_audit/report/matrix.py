@@ -22,7 +22,7 @@ from spark_audit.report.copies import GivenAndCopies
 from spark_audit.report.tried import Tried
 from spark_audit.results import Finding
 from spark_audit.sentences import optional, render
-from spark_audit.sentences.effects import is_on_scale
+from spark_audit.sentences.effects import is_on_scale, rounded_up_as_shown
 from spark_audit.sentences.renderer import listed
 
 CellKind = Literal["found", "less", "nothing", "void", "not tested"]
@@ -368,11 +368,13 @@ def effect_text(audit: str, size: float | None, unit: str) -> str:
 
 
 def limit_text(audit: str, size: float | None, unit: str) -> str:
-    """Return how much could still be there, such as ``12%``: an effect without plus.
+    """Return how much could still be there, such as ``12%``: rounded up, without plus.
 
     Without the sign it is not mistaken for an effect that was found.
     """
-    return effect_text(audit, size, unit).removeprefix("+")
+    if size is None:
+        return ""
+    return effect_text(audit, rounded_up_as_shown(size, unit), unit).removeprefix("+")
 
 
 def scale_of(finding: Finding) -> str:

@@ -27,6 +27,9 @@ MIN_SHOWN_SIZE = 0.05
 DIGITS_OF_NUMBER = 3
 """Decimals of an effect in a unit of its own."""
 
+ERROR_OF_PRODUCT = 1e-6
+"""A number above a whole one by less was a whole number before it was multiplied."""
+
 DIGITS_OF_COUNT = 1
 """Decimals of a limit on a count, as of clusters that may have moved."""
 
@@ -68,6 +71,39 @@ def signed_effect(size: float, unit: str) -> str:
     return f"{number(size, digits)} {unit_name(unit)}".strip()
 
 
+def rounded_up_as_shown(size: float, unit: str) -> float:
+    """Return a limit on an effect, rounded up to what :func:`signed_effect` can show.
+
+    Rounded to the nearest, "at most" would exclude leaks that the data allow.
+
+    Parameters
+    ----------
+    size
+        At least 0, in the unit.
+
+    Examples
+    --------
+    >>> signed_effect(rounded_up_as_shown(0.09, "nats"), "nats")
+    '+10%'
+    >>> signed_effect(rounded_up_as_shown(0.17, "AUC"), "AUC")
+    '+17'
+    """
+    if unit == "nats":
+        ratio = math.exp(min(size, math.log(MAX_RATIO) + 1))
+        if ratio >= RATIO_OF_PERCENT:
+            return math.log(_times_up(ratio))
+        return math.log1p(_up(100 * (ratio - 1)) / 100)
+
+    if unit == "bits":
+        return math.log2(_times_up(2.0 ** min(size, math.log2(MAX_RATIO) + 1)))
+    if unit in PER_100:
+        return _up(PER_100[unit] * size) / PER_100[unit]
+
+    digits = DIGITS_OF_COUNT if unit == "clusters" else DIGITS_OF_NUMBER
+    scale = 10.0**digits
+    return _up(size * scale) / scale
+
+
 def is_on_scale(unit: str) -> bool:
     """Return whether effects in a unit are on the scale of their attack.
 
@@ -103,9 +139,23 @@ def _times(ratio: float) -> str:
     """Return a ratio as ``×7.0``, with two digits."""
     if ratio > MAX_RATIO:
         return f"> ×{MAX_RATIO:g}"
+    return f"×{number(ratio, _digits_of_ratio(ratio))}"
 
-    digits = 1 if ratio < 10 else 0
-    return f"×{number(ratio, digits)}"
+
+def _digits_of_ratio(ratio: float) -> int:
+    """Return the decimals that a ratio is shown with."""
+    return 1 if ratio < 10 else 0
+
+
+def _times_up(ratio: float) -> float:
+    """Return a ratio, rounded up to the decimals that it is shown with."""
+    scale = 10.0 ** _digits_of_ratio(ratio)
+    return _up(ratio * scale) / scale
+
+
+def _up(value: float) -> float:
+    """Return the next whole number; the error of a product does not count."""
+    return math.ceil(value - ERROR_OF_PRODUCT)
 
 
 def _signed(value: float) -> str:

@@ -1,15 +1,20 @@
 """What a shared file holds of rows, findings, digests, commands and settings."""
 
 import hmac
+from pathlib import Path
 from typing import Any
 
 import pytest
 from made_reports import figure, made_report, manifest_facts
 
+from spark_audit.audits.strongest_leaks import leak_of
+from spark_audit.report.audit_report import read_report
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.results import Finding, Hits, Report, Row
 from spark_audit.results.rows import WITHHELD
 from spark_audit.stats.estimate import Power
+
+ROOT = Path(__file__).parents[2]
 
 SECRET = "0.123456789"
 
@@ -222,3 +227,38 @@ def test_no_rounded_auc_is_more_above_chance_than_it_can_be(side_clusters):
     assert shared.findings[0].value <= 0.5
     assert shared.findings[0].high <= 0.5
     assert shared.results[0].high <= 1.0
+
+
+@pytest.mark.parametrize("clusters", [5, 9, 23, 60, 400])
+@pytest.mark.parametrize("limit", [0.004, 0.31, 0.41, 0.97, 1.0])
+def test_what_could_still_be_there_is_never_shown_smaller(clusters, limit):
+    rate = shown_row(
+        "extract|greedy_rate", 0.0, clusters=clusters, no_effect=0.0, at_most=limit
+    )
+    assert rate.at_most is not None
+    assert limit <= rate.at_most <= 1
+
+    # Memory lowers NLL: what could still be there lies below 0.
+    memory = shown_row(
+        "matched|memory", 0.0, clusters=clusters, no_effect=0.0, at_most=-limit
+    )
+    assert memory.at_most is not None
+    assert memory.at_most <= -limit
+
+    finding = shown_finding(clusters, unit="points", no_effect=0.0, at_most=100 * limit)
+    assert finding.at_most is not None
+    assert 100 * limit <= finding.at_most <= 100
+
+
+def test_a_kept_report_shows_no_limit_nearer_to_no_effect_than_it_is():
+    exact = read_report(ROOT / "reports" / "demo")
+    n_limits = 0
+    for finding, shared in zip(exact.findings, disclosed(exact).findings, strict=True):
+        if finding.at_most is None or shared.at_most is None:
+            continue
+        n_limits += 1
+        # Figures of canaries and counts have six digits, and no step.
+        rounding = 1e-5 * abs(finding.at_most)
+        least_leak = leak_of(finding, finding.at_most) - rounding
+        assert leak_of(shared, shared.at_most) >= least_leak
+    assert n_limits > 20

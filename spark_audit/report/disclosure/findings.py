@@ -16,6 +16,7 @@ from spark_audit.report.disclosure.figure_place import Place, PlacedValue
 from spark_audit.report.disclosure.rounding import (
     is_p,
     rounded,
+    rounded_away,
     rounded_p,
     rounded_up,
     rounding_clusters,
@@ -213,14 +214,19 @@ def _figures_of_row(row: Row, *, scale: int) -> dict[str, float]:
 
 
 def _shown_limit(finding: Finding, claimed_row: Row) -> float | None:
-    """Return the limit, rounded as the claimed figure is."""
+    """Return the limit, rounded away from no effect by the step of the claim."""
     if finding.at_most is None:
         return None
 
+    scale = _scale(finding)
+    if claimed_row.value is not None and claimed_row.at_most is not None:
+        return with_digits(claimed_row.at_most * scale)
+
+    # A finding without a figure may have a limit; its row was not rounded.
     step = step_of(claimed_row)
     if step is None:
         return with_digits(finding.at_most)
-    return rounded(finding.at_most, _scale(finding) * step)
+    return rounded_away(finding.at_most, finding.no_effect or 0.0, scale * step)
 
 
 def _shown_effect(effect: float | None, claimed_row: Row) -> float | None:

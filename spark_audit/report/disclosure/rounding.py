@@ -225,6 +225,19 @@ def rounded_down(bound: float, step: float) -> float:
     return float(f"{math.floor(bound / step + ROUNDING_ERROR) * step:.12g}")
 
 
+def rounded_away(limit: float, no_effect: float, step: float) -> float:
+    """Round what could still be there away from no effect, to a multiple of a step.
+
+    Rounded towards it, "at most" would exclude leaks that the data allow.
+
+    >>> rounded_away(0.41, 0.0, 0.3), rounded_away(-0.061, 0.0, 0.05)
+    (0.6, -0.1)
+    """
+    if limit < no_effect:
+        return rounded_down(limit, step)
+    return rounded_up(limit, step)
+
+
 def with_digits(value: float, digits: int = DIGITS) -> float:
     """Return a number rounded to significant digits."""
     return float(f"{value:.{digits}g}")

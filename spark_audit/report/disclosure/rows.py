@@ -12,6 +12,7 @@ from typing import TypeVar
 from spark_audit.audits import about
 from spark_audit.report.disclosure.rounding import (
     rounded,
+    rounded_away,
     rounded_count,
     rounded_down,
     rounded_p,
@@ -116,15 +117,18 @@ def _shown_figure(figure: float, column: str, row: Row, step: float | None) -> f
     rounds = about(row.audit).metric(row.metric).rounds
     goes_up = rounds == "up" and column in UPPER_COLUMNS
     goes_down = rounds == "down" and column in LOWER_COLUMNS
+    # Count steps from the null of an AUC. A limit then stays on its side of the null,
+    # and the claim also follows from the rounded figures.
+    is_auc = row.metric == "auc" and row.no_effect == CHANCE_AUC
+    null = CHANCE_AUC if is_auc else 0.0
     if column == "mde" or goes_up:
         near = rounded_up(figure, step)
     elif goes_down:
         near = rounded_down(figure, step)
+    elif column == "at_most":
+        no_effect = (row.no_effect or 0.0) - null
+        near = round(null + rounded_away(figure - null, no_effect, step), 12)
     else:
-        # Count steps from the null of an AUC. A limit then stays on its side of the
-        # null, and the claim also follows from the rounded figures.
-        is_auc = row.metric == "auc" and row.no_effect == CHANCE_AUC
-        null = CHANCE_AUC if is_auc else 0.0
         near = round(null + rounded(figure - null, step), 12)
 
     # The nearest step may exceed a whole share, or all that an AUC can be above chance.
