@@ -70,6 +70,20 @@ def test_a_group_without_a_figure_violates_its_rule(report):
     assert states(nothing, "memory[group=*] > 5")["mine"] == "tripped"
 
 
+@pytest.mark.parametrize("group", ["de", "*"])
+def test_a_report_without_groups_says_how_to_have_them(group):
+    whole = made_report("mine", results=[figure("mine", "matched|memory|", 0.1)])
+    (outcome,) = check(whole, [parse_rule(f"memory[group={group}] > 5")])
+    assert "--by" in outcome.detail
+
+
+def test_a_wrong_name_is_told_apart_and_no_name_is_listed(report):
+    (outcome,) = check(report, [parse_rule("memory[group=it] > 5")])
+    assert "--by" not in outcome.detail
+    assert "name" in outcome.detail
+    assert not any(group in outcome.detail.split() for group in ("de", "fr"))
+
+
 def test_of_few_clusters_logs_do_not_tell_the_figure():
     few = made_report(
         "mine", results=[figure("mine", "mia|auc|combined|group:de", 0.91, clusters=3)]

@@ -104,8 +104,8 @@ RULE_SHAPE = (
 GUARDS = (TRAINED_ROWS_FIT,)
 """Guards that a rule may name; guards that void claims violate every rule anyway."""
 
-ANY_VARIANT = "*"
-"""Stands for each variant of a metric that has a figure."""
+EACH = "*"
+"""Stands for each variant of a metric, or each group of rows, that has a figure."""
 
 CHANGES = ("rose", "fell")
 """Operators of a change since an earlier report."""
@@ -133,7 +133,7 @@ class Rule:
         The claim, the guard, or the verdict of an audit, of a rule on one; else empty.
     group
         The group of rows, as reports name it; ``type:*`` is each type. A variant of
-        :data:`ANY_VARIANT` is each one.
+        :data:`EACH` is each one.
     """
 
     text: str
@@ -157,13 +157,13 @@ class Rule:
 
     def is_on(self, audit: str, metric: str, variant: str) -> bool:
         """Return whether the rule is on the figure that has these names."""
-        is_variant = self.variant in (variant, ANY_VARIANT)
+        is_variant = self.variant in (variant, EACH)
         return (self.audit, self.metric) == (audit, metric) and is_variant
 
     def holds(self, group: str) -> bool:
         """Return whether the rule is on a group of rows that has this name."""
         grouping, _, name = self.group.partition(":")
-        if name == "*":
+        if name == EACH:
             return group.startswith(f"{grouping}:")
         return group == self.group
 
@@ -409,8 +409,8 @@ def _variant_in_brackets(audit: str, name: str, where: str) -> str:
         If there is no such variant; the message lists the names.
     """
     name = name.strip()
-    if name == ANY_VARIANT:
-        return ANY_VARIANT
+    if name == EACH:
+        return EACH
     names = _names_in_brackets(audit)
     if name not in names:
         raise InputError(
@@ -533,7 +533,7 @@ def _metric_and_variant(text: str, audit: str, where: str) -> tuple[str, str]:
     # Some metrics have variants that a user names, such as attacks of other tools.
     known_variants = variants_by_metric[metric]
     is_any_allowed = ANY_NAME in known_variants and variant != ""
-    if variant == ANY_VARIANT and about(audit).bracket:
+    if variant == EACH and about(audit).bracket:
         return metric, variant
     if variant not in known_variants and not is_any_allowed:
         fix = choose(variant, (name or "(none)" for name in known_variants))

@@ -15,11 +15,11 @@ from typing import Literal, TypeAlias
 
 from spark_audit.audits import about
 from spark_audit.audits.trained_rows import training_of
-from spark_audit.report.gate.rules import ANY_VARIANT, OPERATORS, Rule
+from spark_audit.report.gate.rules import EACH, OPERATORS, Rule
 from spark_audit.report.memory_tests import untested
 from spark_audit.report.tried import method_of
 from spark_audit.results import Contrast, Finding, Report, Row, number
-from spark_audit.results.rows import WITHHELD
+from spark_audit.results.rows import ROW_GROUP, WITHHELD
 from spark_audit.sentences import render
 
 RuleState: TypeAlias = Literal["ok", "tripped", "missing", "left_out"]
@@ -70,7 +70,7 @@ def _without_empty_variants(rule: Rule, rows: list[Row]) -> list[Row]:
     Not every checkpoint can have each: one that is no series has no stages. If a
     checkpoint has no figure at all, its rows stay, and the rule is not met.
     """
-    if rule.variant != ANY_VARIANT:
+    if rule.variant != EACH:
         return rows
     # A withheld figure is one, so that exact and shared reports keep the same rows.
     has_figure = [row.value is not None or row.withheld for row in rows]
@@ -128,22 +128,27 @@ def _why_unmeasured(report: Report, rule: Rule) -> str:
     """Return the sentence that a figure was not measured, and what the report has.
 
     That is the audits, if that of the figure was not run, or the types of identifiers,
-    if the figure has others. Other groups of rows are not listed: a table of the owner
-    names them, and logs have more readers.
+    if the figure has others. Names of groups of rows are not listed: a table of the
+    owner has them, and logs have more readers.
     """
     # In the order of the report, each once.
     audits = dict.fromkeys(row.audit for row in report.results)
     if rule.audit not in audits:
         return render("gate.unmeasured_audit", audit=rule.audit, audits=audits)
 
-    kind, _, type_of_rule = rule.group.partition(":")
-    types = dict.fromkeys(
+    # The values of the grouping that the rule names: types, or groups of rows.
+    kind, _, value_of_rule = rule.group.partition(":")
+    values = dict.fromkeys(
         row.group_value
         for row in report.results
-        if rule.is_on(row.audit, row.metric, row.variant) and row.group_kind == "type"
+        if rule.is_on(row.audit, row.metric, row.variant) and row.group_kind == kind
     )
-    if kind == "type" and types and type_of_rule not in types:
-        return render("gate.unmeasured_type", type=type_of_rule, types=types)
+    if kind == ROW_GROUP and not values:
+        return render("gate.unmeasured_without_groups", audit=rule.audit)
+    if kind == ROW_GROUP and value_of_rule not in (*values, EACH):
+        return render("gate.unmeasured_group", audit=rule.audit)
+    if kind == "type" and values and value_of_rule not in values:
+        return render("gate.unmeasured_type", type=value_of_rule, types=values)
     return render("gate.unmeasured")
 
 
