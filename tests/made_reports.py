@@ -77,6 +77,7 @@ def figure(name: str, place: str, value: float | None = 0.25, **columns: Any) ->
 def said(audit: str, name: str, claim: Any, text: str = "", **columns: Any) -> Finding:
     """A finding with words of its own: ``text``, or ``otherwise`` once withdrawn."""
     facts = {"text": text, "otherwise": columns.pop("otherwise", "otherwise.")}
+    facts |= columns.pop("facts", {})
     columns |= group_fields(columns.pop("group", "pooled"))
     return Finding(
         audit=audit, checkpoint=name, claim=claim, says="said", facts=facts, **columns

@@ -32,6 +32,7 @@ from spark_audit.audits.baselines import originals as originals
 from spark_audit.audits.baselines import with_base as with_base
 from spark_audit.audits.claims import at_level, corrected
 from spark_audit.audits.first_answers import FirstAnswer
+from spark_audit.audits.groups.answers import answers_by_group
 from spark_audit.audits.metric_rows import MetricRows
 from spark_audit.audits.metrics import LatexColumn as LatexColumn
 from spark_audit.audits.metrics import Metric as Metric
@@ -300,9 +301,11 @@ class Audit(MetricRows, CheckedFields, ABC):
 
     @classmethod
     def answers(cls, report: Report) -> Sequence[FirstAnswer]:
-        """Return what answers its question in words on the first screen."""
-        del report
-        return ()
+        """Return what answers its question in words on the first screen.
+
+        Without words of its own it says what it found by group of rows, if it has.
+        """
+        return answers_by_group(report, cls.name)
 
     @classmethod
     def found_places(cls, evidence: Evidence) -> pd.DataFrame | None:

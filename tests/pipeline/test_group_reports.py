@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits import Extraction, Matched, Membership
+from spark_audit.audits import Extraction, Matched, Membership, about
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
@@ -101,6 +101,9 @@ def test_each_audit_has_figures_of_the_same_groups_and_one_finding(folder):
         assert finding.family == "primary"
         assert finding.p_adjusted is not None
         assert finding.sentence
+
+        answer = about(audit).answers(report)[-1]
+        assert answer.label.endswith("by region")
 
 
 def test_no_file_names_a_group_of_few_rows(folder, tmp_path):

@@ -50,6 +50,7 @@ from spark_audit.audits.extract.text_findings import (
     is_of_text_alone,
 )
 from spark_audit.audits.first_answers import FirstAnswer
+from spark_audit.audits.groups.answers import answers_by_group
 from spark_audit.audits.groups.column import (
     check_groups,
     column_of,
@@ -166,8 +167,8 @@ class Extraction(Audit):
 
     @classmethod
     def answers(cls, report: Report) -> Sequence[FirstAnswer]:
-        """Return what came out and what could, where nothing came out."""
-        return first_screen_answers(report)
+        """Return what came out and what could, where nothing came out, and by group."""
+        return [*first_screen_answers(report), *answers_by_group(report, cls.name)]
 
     @classmethod
     def size_of(cls, fact: Fact) -> int | None:

@@ -10,5 +10,6 @@ File                What stands there
 ``column``          The groups of units, as a column of the evidence.
 ``merging``         Which groups are shown, and which are too small to be.
 ``worst``           The finding on the group that leaks most, with its correction.
+``answers``         What the first screen says of groups.
 ==================  ====================================================================
 """

@@ -1,0 +1,62 @@
+"""What the first screen says of groups of rows: in which one an audit found most.
+
+The words are sentences ``groups.answer.*``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_audit.audits.first_answers import FirstAnswer
+from spark_audit.results import Finding, Report
+from spark_audit.sentences import render
+
+MAX_CHECKPOINTS_NAMED = 3
+"""Most checkpoints whose leaking group is named; the others are counted."""
+
+
+def answers_by_group(report: Report, audit: str) -> Sequence[FirstAnswer]:
+    """Return what an audit found by group of rows, in one answer.
+
+    Empty: it compared no groups.
+    """
+    findings = [
+        finding
+        for finding in report.findings
+        if finding.audit == audit and _is_on_groups(finding)
+    ]
+    if not findings:
+        return []
+
+    leaking = [finding for finding in findings if finding.detected]
+    named = leaking[:MAX_CHECKPOINTS_NAMED]
+    sentences = [_clearest_group(finding) for finding in named]
+
+    # The other checkpoints are counted, those with a leak first.
+    n_more = len(leaking) - len(named)
+    if n_more:
+        sentences.append(render("groups.answer.more", n_checkpoints=n_more))
+    n_without = len(findings) - len(leaking)
+    if not leaking:
+        sentences.append(render("groups.answer.none"))
+    elif n_without == 1:
+        sentences.append(render("groups.answer.other"))
+    elif n_without:
+        sentences.append(render("groups.answer.others", n_checkpoints=n_without))
+
+    field = findings[0].facts["field"]
+    attack = render(f"audit.{audit}.attack")
+    label = render("groups.answer.label", attack=attack, field=field)
+    return [FirstAnswer(label=label, text=" ".join(sentences))]
+
+
+def _is_on_groups(finding: Finding) -> bool:
+    """Return whether a finding is on the group of rows that leaks most."""
+    return {"worst", "field", "groups"} <= finding.facts.keys()
+
+
+def _clearest_group(finding: Finding) -> str:
+    """Return in which group a checkpoint gives most away, and if it stands out."""
+    stands_out = "groups.stands_out" in finding.further
+    key = "groups.answer.stands_out" if stands_out else "groups.answer.clearest"
+    return render(key, checkpoint=finding.checkpoint, **finding.facts)
