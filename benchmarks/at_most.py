@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 import scipy
-from known_truth_table import limits
+from exact_limits import limits
 
 from spark_audit.audits.extract.rates import limits_p, rate_difference
 from spark_audit.audits.twins.rank_tests import LEAST_P_OF_DRAWS

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from known_truth_table import append, limits, read
+from exact_limits import limits
+from finished_lines import append, read
 
 from spark_audit.audits import Generated
 from spark_audit.audits.base import Context
@@ -47,8 +48,8 @@ and with copies."""
 COPIED_SHARES = (0.02, 0.05)
 MOST_FALSE = 0.05
 LEAST_FOUND = 0.8
-"""Shares that the issue demands: of false claims, and of files with 2% of copies that
-are found."""
+"""Shares fixed beforehand: most false claims, and fewest found of files with 2% of
+copies."""
 
 VOCABULARY = 800
 SUCCESSORS = 40

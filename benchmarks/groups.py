@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from known_truth_table import limits
+from exact_limits import limits
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.claims import corrected

@@ -4,14 +4,23 @@
 scenario anew for each seed (``known_truth_models.py``), runs the real commands on them
 and counts what reports claim, the states that they show and the exit codes of ``gate``.
 A finished (seed, scenario) is a line of ``known_truth.jsonl``; the same command resumes
-where it was interrupted. ``--table`` prints the table of what there is, in Markdown,
-and writes it as JSON next to the lines.
+where it was interrupted. ``--table`` only prints the tables of what there is.
 
 With ``--keep FOLDER`` models and scores stay: the same command with another ``--out``
 then builds manifests and concludes again, and scores only what is not there.
 
 Identifiers are injected in even seeds, with canaries; in odd seeds they are annotated
 only, and there are no canaries. Limits are exact (Clopper and Pearson), one-sided 95%.
+
+===========================  ===========================================================
+File                         What stands there
+===========================  ===========================================================
+``known_truth_scenarios``    Scenarios: checkpoints, set-ups, and what is true of them.
+``known_truth_models``       How the checkpoints are made; ``known_truth_rows`` of what.
+``known_truth_measured``     What plain torch measures of them.
+``known_truth_counts``       How often which claim was made, by scenario.
+``known_truth_table``        The tables of these counts.
+===========================  ===========================================================
 """
 
 from __future__ import annotations
@@ -24,22 +33,24 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
+from finished_lines import Line, append, read
+from known_truth_measured import measured
 from known_truth_scenarios import GROUPS, GUARDS, SCENARIOS, Group, Scenario
-from known_truth_table import append, markdown, read, records
+from known_truth_table import markdown
 
 HERE = Path(__file__).parent
+
 FLAGS = (
     *("--no-rematched", "--placebo-draws", "0"),
     *("--skip", "rank", "noise", "stages", "utility"),
 )
-"""Of ``all``: audits and tables that no claim here rests on are left out."""
-REFUSED: dict[str, Any] = {
+"""Options of ``all``: audits and tables that no claim here rests on are left out."""
+
+REFUSED: Line = {
     "claims": [],
     "memory": {},
     "guards": [],
@@ -49,205 +60,239 @@ REFUSED: dict[str, Any] = {
 }
 """What a line says where a command refused the set-up."""
 
+FIELDS_OF_FINDING = (
+    *("audit", "claim", "alone", "metric", "variant", "group"),
+    *("p", "p_adjusted"),
+)
+"""What a line keeps of each finding."""
+
+
+class Audited(NamedTuple):
+    """The report of a group of checkpoints, and those that ``gate`` stops."""
+
+    report: Any
+    stopped: frozenset[str]
+
 
 def run_seed(
     seed: int, keep: Path | None, lines: Path, names: Sequence[str], size: str
 ) -> None:
-    """Make and audit what is still missing of a seed, one group after the other."""
+    """Make and audit what is still missing of a seed, one group after the other.
+
+    Parameters
+    ----------
+    keep
+        A folder that keeps models and scores; None: nothing is kept.
+    lines
+        The file of finished lines, which is appended to.
+    names
+        Names of the scenarios that are wanted.
+    """
+    # Each seed has a process of its own, which imports these.
     import torch
     from known_truth_models import Lab
     from known_truth_rows import SIZES
     from transformers.utils import logging
 
     warnings.simplefilter("ignore")
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     torch.set_num_threads(1)
-    done = {line["scenario"] for line in read(lines) if line["seed"] == seed}
+
+    finished = {line["scenario"] for line in read(lines) if line["seed"] == seed}
+    missing = {*names} - finished
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary)
         lab = Lab((keep or out) / f"seed-{seed}", seed, SIZES[size])
         for group in GROUPS:
-            wanted = [
-                s for s in group.scenarios if s.name in names and s.name not in done
-            ]
-            for line in _lines(lab, group, wanted, out) if wanted else ():
+            scenarios = [one for one in group.scenarios if one.name in missing]
+            if not scenarios:
+                continue
+            for line in lines_of_group(lab, group, scenarios, out):
                 append(lines, line)
 
 
-def _lines(
-    lab: Any, group: Group, wanted: Sequence[Scenario], out: Path
-) -> list[dict[str, Any]]:
-    """What a group comes to: a line per scenario.
+def lines_of_group(
+    lab: Any, group: Group, scenarios: Sequence[Scenario], out: Path
+) -> list[Line]:
+    """Make and audit checkpoints together, and return a line per scenario.
 
-    ``seconds`` are those of the processor, shared equally by the scenarios.
+    ``seconds`` of a line are those of the processor, shared equally by the scenarios.
     """
     start = time.process_time()
-    truths = [measured(lab, one.checkpoint, group) for one in wanted]
-    models = time.process_time() - start
-    needed = [*filter(None, [group.baseline]), *(one.checkpoint for one in wanted)]
-    report, tripped, refused = None, list[str](), {}
+    truths = [measured(lab, one.checkpoint, group) for one in scenarios]
+    seconds_of_models = time.process_time() - start
+
+    # The baseline is audited, too.
+    checkpoints = [one.checkpoint for one in scenarios]
+    if group.baseline:
+        checkpoints.insert(0, group.baseline)
+
+    start = time.process_time()
+    audited = None
+    refusal = ""
     try:
-        report, tripped = audited(lab, group, list(dict.fromkeys(needed)), out)
+        audited = audit(lab, group, list(dict.fromkeys(checkpoints)), out)
     except SystemExit as error:
-        refused = REFUSED | {"why": str(error)}
-    took = time.process_time() - start - models
-    timing = {} if report is None else report.timing
+        refusal = str(error)
+    seconds_of_audits = time.process_time() - start
+
+    scored_share = _scored_share(audited)
+    seconds = {
+        "models": seconds_of_models,
+        "scores": seconds_of_audits * scored_share,
+        "rest": seconds_of_audits * (1 - scored_share),
+    }
+    lines = []
+    for scenario, truth in zip(scenarios, truths, strict=True):
+        if audited is None:
+            concluded = REFUSED | {"why": refusal}
+        else:
+            concluded = conclusions(audited, scenario.checkpoint, group.last)
+        lines.append(
+            {
+                "seed": lab.seed,
+                "scenario": scenario.name,
+                "annotated": lab.natural,
+                **concluded,
+                "truth": truth,
+                "seconds": {
+                    part: round(value / len(scenarios), 1)
+                    for part, value in seconds.items()
+                },
+            }
+        )
+    return lines
+
+
+def _scored_share(audited: Audited | None) -> float:
+    """Return which share of an audit's time was scoring, with what comes before it."""
+    if audited is None:
+        return 0.0
+    timing = audited.report.timing
     scoring = sum(
-        spent
-        for part, spent in timing.items()
+        seconds
+        for part, seconds in timing.items()
         if part.startswith(("loading", "tokenising", "scoring"))
     )
-    share = scoring / max(sum(timing.values()), 1e-9)
-    seconds = {"models": models, "scores": took * share, "rest": took * (1 - share)}
-    return [
-        {
-            "seed": lab.seed,
-            "scenario": one.name,
-            "annotated": lab.natural,
-            **(refused or concluded(report, one.checkpoint, group.last, tripped)),
-            "truth": truth,
-            "seconds": {k: round(v / len(wanted), 1) for k, v in seconds.items()},
-        }
-        for one, truth in zip(wanted, truths, strict=True)
-    ]
+    return float(scoring / max(sum(timing.values()), 1e-9))
 
 
-def audited(
-    lab: Any, group: Group, checkpoints: Sequence[str], out: Path
-) -> tuple[Any, list[str]]:
-    """The report of a group's checkpoints, and for which of them ``gate`` exits 1."""
+def audit(lab: Any, group: Group, checkpoints: Sequence[str], out: Path) -> Audited:
+    """Run the real commands on the checkpoints of a group.
+
+    Raises
+    ------
+    SystemExit
+        A command refuses them; the error has its words.
+    """
     from known_truth_models import called
 
     import spark_audit as sa
     from spark_audit.cli.main import run
 
-    base, store = str(lab.path(group.base)), str(lab.folder / "scores")
+    base = str(lab.path(group.base))
+    manifest = _manifest(lab, group, out)
+
+    report_folder = out / f"report-{GROUPS.index(group)}"
+    command = ["all", "--ckpt", *(f"{name}={lab.path(name)}" for name in checkpoints)]
+    command += ["--base", base, "--manifest", str(manifest), "-o", str(report_folder)]
+    command += ["--scores", _store(lab), "--format", "json", "--device", "cpu"]
+    command += ["--quiet", "--seed", str(lab.seed), "--jobs", "1"]
+    command += [*FLAGS, *group.flags]
+    if group.baseline:
+        command += ["--baseline", group.baseline]
+    called(run, command)
+
+    # The gate exits with 0 or 1; any other code is an error.
+    printed = called(run, ["gate", str(report_folder), "--json"], (0, 1))
+    stopped = frozenset(
+        verdict["checkpoint"]
+        for verdict in json.loads(printed)
+        if verdict["state"] == "tripped"
+    )
+    return Audited(sa.read_report(report_folder), stopped)
+
+
+def _manifest(lab: Any, group: Group, out: Path) -> Path:
+    """Return the manifest of a group's rows, built once for all groups that have it."""
+    from known_truth_models import called
+
+    from spark_audit.cli.main import run
+
     name = "-".join((group.base, *group.sets))
     manifest = out / f"{name}.json"
     if not manifest.exists():
-        command = ["manifest", "build", "--base", base, "--device", "cpu", "--quiet"]
         data = lab.data(name, lab.rows(group.sets))
+        command = ["manifest", "build", "--base", str(lab.path(group.base))]
         command += ["--data", str(data), "-o", str(manifest)]
-        called(run, [*command, "--scores", store])
-    folder = out / f"report-{GROUPS.index(group)}"
-    command = ["all", "--ckpt", *(f"{c}={lab.path(c)}" for c in checkpoints)]
-    command += ["--base", base, "--manifest", str(manifest), "-o", str(folder)]
-    command += ["--scores", store, "--format", "json", "--device", "cpu", "--quiet"]
-    command += ["--seed", str(lab.seed), "--jobs", "1", *FLAGS, *group.flags]
-    called(run, command + (["--baseline", group.baseline] if group.baseline else []))
-    verdicts = json.loads(called(run, ["gate", str(folder), "--json"], (0, 1)))
-    tripped = [one["checkpoint"] for one in verdicts if one["state"] == "tripped"]
-    return sa.read_report(folder), tripped
+        command += ["--scores", _store(lab), "--device", "cpu", "--quiet"]
+        called(run, command)
+    return manifest
 
 
-def concluded(
-    report: Any, original: str, rounding: str, tripped: Sequence[str]
-) -> dict[str, Any]:
-    """Findings, figures of memory, state, gate and guards of one checkpoint.
+def _store(lab: Any) -> str:
+    """Return the folder of scores that all groups of a seed share."""
+    return str(lab.folder / "scores")
+
+
+def conclusions(audited: Audited, original: str, rounding: str) -> Line:
+    """Return findings, figures of memory, state, gate and guards of one checkpoint.
 
     ``asks``: whether the report asks if its trained rows are those that are listed.
+
+    Parameters
+    ----------
+    original, rounding
+        The checkpoint is ``original``, or a copy of it: then ``rounding`` is the end of
+        the copy's name, as ``+int8``.
     """
     from spark_audit.report.checkpoint_states import checkpoint_states
     from spark_audit.results.findings import UNUSABLE
 
-    checkpoint = original + rounding
-    fields = (
-        "audit",
-        "claim",
-        "alone",
-        "metric",
-        "variant",
-        "group",
-        "p",
-        "p_adjusted",
-    )
+    report = audited.report
+    name = original + rounding
     claims = [
-        {name: getattr(finding, name) for name in fields}
+        {field: getattr(finding, field) for field in FIELDS_OF_FINDING}
         for finding in report.findings
         # What a guard voids is no claim, whatever it would have been.
-        if finding.checkpoint == checkpoint and finding.status not in UNUSABLE
+        if finding.checkpoint == name and finding.status not in UNUSABLE
     ]
-    figures = {
+    memory = {
         row.group: [row.value, row.low, row.high]
         for row in report.results
-        if (row.checkpoint, row.metric, row.variant) == (checkpoint, "memory", "")
+        if (row.checkpoint, row.metric, row.variant) == (name, "memory", "")
     }
-    whose = ("", "base", original, checkpoint)
+
+    # Guards of the whole report, of the base, and of the model as it was made.
     failed = {
         guard.name
         for guard in report.guards
-        if guard.passed is False and guard.checkpoint in whose
+        if guard.passed is False and guard.checkpoint in ("", "base", original, name)
     }
-    checkpoint_state = {one.name: one for one in checkpoint_states(report)}.get(
-        checkpoint
-    )
+    state = next((one for one in checkpoint_states(report) if one.name == name), None)
+
+    # A violation of no checkpoint stops all of them.
+    is_stopped = bool(audited.stopped & {name, "-"})
     return {
         "claims": claims,
-        "memory": figures,
-        "state": checkpoint_state and checkpoint_state.state,
-        "gate": int(bool({checkpoint, "-"} & {*tripped})),
-        "guards": [name for name in GUARDS if name in failed],
-        "asks": bool(checkpoint_state and checkpoint_state.question),
+        "memory": memory,
+        "state": state.state if state else None,
+        "gate": int(is_stopped),
+        "guards": [guard for guard in GUARDS if guard in failed],
+        "asks": bool(state and state.question),
     }
 
 
-def measured(lab: Any, name: str, group: Group) -> dict[str, float]:
-    """What is true of a checkpoint, by plain torch; kept with the models.
-
-    ``A1``, ``A4`` ...: change of the NLL per token since the base, of identifiers that
-    stand in so many trained rows, minus that of held-out ones; ``K``: that of held-out
-    ones; ``AUC``: of rows' change, trained ones against others. ``back`` and ``back
-    held``: the share of identifiers of trained and held-out rows that greedy decoding
-    gives word for word. ``NLL``: mean per token of all rows.
-    """
-    kept = lab.folder / "truths" / f"{name}-{group.base}-{'-'.join(group.sets)}.json"
-    if kept.exists():
-        found: dict[str, float] = json.loads(kept.read_text("utf-8"))
-        return found
-    rows = lab.rows(group.sets)
-    now, before = lab.nll(name, rows), lab.nll(group.base, rows)
-    moved = [(a - b).tolist() for (a, _), (b, _) in zip(now, before, strict=True)]
-    change: dict[str, list[float]] = defaultdict(list)
-    back: dict[str, list[bool]] = defaultdict(list)
-    trained: Counter[str] = Counter()
-    for row, values, (_, hits) in zip(rows, moved, now, strict=True):
-        offsets = lab.tokenizer(row.text, return_offsets_mapping=True)
-        places = offsets["offset_mapping"][1:]
-        for span in row.spans if row.canary is None else ():
-            inside = [
-                i
-                for i, (a, b) in enumerate(places)
-                if a < span.end and span.start < b and i < len(values)
-            ]
-            string = row.text[span.start : span.end]
-            change[string].append(fmean(values[i] for i in inside))
-            back[string].append(all(bool(hits[i]) for i in inside))
-            trained[string] += row.split == "train"
-    doses: dict[int, list[float]] = defaultdict(list)
-    for string, own in change.items():
-        doses[trained[string]].append(fmean(own))
-    means = {dose: fmean(doses[dose]) for dose in sorted(doses)}
-    truth = {
-        f"A{dose}": mean - means.get(0, 0.0) for dose, mean in means.items() if dose
-    }
-    truth |= {"K": means[0]} if 0 in means else {}
-    for key, wanted in (("back", True), ("back held", False)):
-        hit = [any(back[s]) for s in back if bool(trained[s]) is wanted]
-        truth |= {key: fmean(hit)} if hit else {}
-    truth["NLL"] = fmean(v for values, _ in now for v in values.tolist())
-    member, other = (
-        [fmean(m) for m, row in zip(moved, rows, strict=True) if row.split == split]
-        for split in ("train", "test")
-    )
-    wins = sum((a < b) + 0.5 * (a == b) for a in member for b in other)
-    truth |= {"AUC": wins / (len(member) * len(other))} if other else {}
-    truth = {key: round(value, 4) for key, value in truth.items()}
-    kept.parent.mkdir(exist_ok=True)
-    kept.write_text(json.dumps(truth), encoding="utf-8")
-    return truth
+def seeds_of(text: str) -> list[int]:
+    """Return the seeds that ``FIRST:END`` or ``N,N,...`` names."""
+    first, colon, end = text.partition(":")
+    if colon:
+        return list(range(int(first), int(end)))
+    return [int(seed) for seed in text.split(",") if seed]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, and print the tables of what there is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0:20", help="FIRST:END or N,N")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -255,24 +300,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=HERE / "known_truth.jsonl")
     parser.add_argument("--size", choices=("full", "small"), default="full")
     parser.add_argument("--keep", type=Path, help="folder that keeps models and scores")
-    parser.add_argument("--table", action="store_true", help="only print the table")
+    parser.add_argument("--table", action="store_true", help="only print the tables")
     options = parser.parse_args(arguments)
+
     names = [name for name in SCENARIOS if re.search(options.scenarios, name)]
     if not options.table:
-        first, colon, end = options.seeds.partition(":")
-        seeds = (
-            range(int(first), int(end))
-            if colon
-            else map(int, filter(None, first.split(",")))
-        )
         given = (options.keep, options.out, names, options.size)
+        tasks = [(seed, *given) for seed in seeds_of(options.seeds)]
         # A fresh process per seed: nothing of one is left to the next.
         context = multiprocessing.get_context("spawn")
         with context.Pool(options.jobs, maxtasksperchild=1) as pool:
-            pool.starmap(run_seed, [(seed, *given) for seed in seeds], chunksize=1)
+            pool.starmap(run_seed, tasks, chunksize=1)
+
     lines = [line for line in read(options.out) if line["scenario"] in names]
-    text = json.dumps(records(lines), indent=1) + "\n"
-    options.out.with_suffix(".json").write_text(text, encoding="utf-8")
     print(markdown(lines), end="")
     return 0
 

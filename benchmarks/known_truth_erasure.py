@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from finished_lines import Line, append, read
 from known_truth_erasure_models import MODELS, SHAPES, erasure_rows
-from known_truth_erasure_table import WAYS, Line, markdown, read
+from known_truth_erasure_table import WAYS, markdown
 from known_truth_erasure_truth import measured
 from known_truth_models import BUILD, Lab, called
 from known_truth_rows import SIZES
-from known_truth_table import append
 from transformers.utils import logging
 
 HERE = Path(__file__).parent

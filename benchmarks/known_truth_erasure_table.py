@@ -1,14 +1,14 @@
-"""The lines of ``known_truth_erasure.py`` and the table of them."""
+"""The tables of ``known_truth_erasure.py``, in Markdown."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from exact_limits import limits
+from finished_lines import Line
 from known_truth_erasure_models import SHAPES
 from known_truth_erasure_truth import (
     ERASED_BY_CONSTRUCTION,
@@ -17,9 +17,6 @@ from known_truth_erasure_truth import (
     largest_remaining,
     truth_of,
 )
-from known_truth_table import limits
-
-Line = dict[str, Any]
 
 TITLES = {
     "retrained": "retrained without the rows",
@@ -46,13 +43,6 @@ ALARMS = ("REMEMBERED", "SUPPRESSED", "BETRAYS")
 
 TRUTHS = ("remembers", "brought back", "betrays", "within", "broken")
 VERDICTS = ("REMEMBERED", "SUPPRESSED", "BETRAYS", "ERASED", "CANNOT TELL", "BROKEN")
-
-
-def read(lines: Path) -> list[Line]:
-    """Return the finished lines, by seed."""
-    text = lines.read_text("utf-8") if lines.exists() else ""
-    found = [json.loads(line) for line in text.splitlines()]
-    return sorted(found, key=lambda line: int(line["seed"]))
 
 
 class Case(NamedTuple):
@@ -254,6 +244,8 @@ def markdown(lines: Sequence[Line]) -> str:
     """Return the tables for readers."""
     if not lines:
         return "No seed is finished.\n"
+
+    lines = sorted(lines, key=lambda line: int(line["seed"]))
     trees = ", ".join(sorted({f"`{line['tree']}`" for line in lines}))
     seeds = ", ".join(str(line["seed"]) for line in lines)
     seconds = {

@@ -19,9 +19,10 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from exact_limits import limits
+from finished_lines import append
 from known_truth_models import BUILD, Lab, called
 from known_truth_rows import OTHERS, SIZES, TOPICS, plain_rows
-from known_truth_table import append, limits
 from known_truth_training import batches, encoded, fit
 
 HERE = Path(__file__).parent

@@ -32,8 +32,6 @@ BETRAYS = {"suppressed where trained": True, "memory": False}
 
 LEAKS, DETECTABLE = "LEAKS", "DETECTABLE"
 CLEAN, UNTESTED = "NO LEAK FOUND", "NOT TESTED"
-FORMERLY = {"NOT SHOWN": CLEAN}
-"""Names of states in lines of earlier runs."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ alike that are not audited ("others"), also where held-out rows are of other top
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import warnings
 from collections import defaultdict
@@ -24,9 +23,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from finished_lines import append, read
 from known_truth_models import Lab, called
 from known_truth_rows import OTHERS, SIZES, TOPICS, plain_rows, planted
-from known_truth_table import append
 from known_truth_training import encoded, fit
 from peft import LoraConfig, get_peft_model
 
@@ -145,12 +144,6 @@ class Series:
             {"seed": self.seed, "case": name, **told(report, own)}
             for name, (_, own, _) in names.items()
         ]
-
-
-def read(lines: Path) -> list[dict[str, Any]]:
-    """The finished lines."""
-    text = lines.read_text("utf-8") if lines.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def told(report: Any, series: str) -> dict[str, Any]:

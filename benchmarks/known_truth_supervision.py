@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from known_truth_table import append
-from scipy.stats import beta
+from exact_limits import limits
+from finished_lines import append, read
 
 from spark_audit.audits import Extraction, Matched, Twins
 from spark_audit.audits.claims import corrected
@@ -199,13 +199,6 @@ def run(base: Path, scenario: str, seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the finished lines."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """Return a table of scenarios in Markdown, with exact one-sided 95% limits."""
     made = [
@@ -219,16 +212,11 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
         n_labelled = sum(line["labelled"] for line in own)
         n_all = sum(line["identifiers"] for line in own)
         n_claims = sum(bool(line["claims"]) for line in own)
+        least, most = limits(n_claims, len(own))
         if scenario in ("masked", "cut"):
             # At most so often is claimed what is not so.
-            most = 1.0
-            if n_claims < len(own):
-                most = float(beta.ppf(0.95, n_claims + 1, len(own) - n_claims))
             limit = f"at most {most:.0%}"
         else:
-            least = 0.0
-            if n_claims:
-                least = float(beta.ppf(0.05, n_claims, len(own) - n_claims + 1))
             limit = f"at least {least:.0%}"
         made.append(
             f"| {scenario} | {len(own)} | {n_labelled} of {n_all} "

@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from exact_limits import limits
+from finished_lines import append, read
 from known_truth_models import called
-from known_truth_table import append, limits, read
 from known_truth_training import encoded, fit
 from scipy import special
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from known_truth_table import limits
+from exact_limits import limits
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.passages.audit import Passages

@@ -1,7 +1,6 @@
 """The audits are audited: two seeds of ``benchmarks/known_truth.py``, and its table."""
 
 import importlib
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,15 +38,19 @@ def test_a_false_claim_and_a_missed_one_are_counted(known_truth):
         made_line(0, full, "verbatim", memory=dose),
         made_line(1, full, "nothing_shown"),
     ]
-    found = {
-        (r["scenario"], r["claim"]): r for r in known_truth.records(lines)["claims"]
+    counts = {
+        (count.scenario, count.claim): count
+        for count in importlib.import_module("known_truth_counts").claim_counts(lines)
     }
-    wrong = found["untouched base", "memory"]
-    assert (wrong["true"], wrong["made"], wrong["of"]) == (False, 1, 2)
-    assert wrong["findings by audit"] == {"matched": 1}
-    assert (found[full, "memory"]["made"], found[full, "memory"]["of"]) == (1, 2)
-    at_4, at_16 = (found[full, f"memory, dose {dose}"] for dose in (4, 16))
-    assert [at_4["made"], at_4["of"], at_16["made"], at_16["of"]] == [1, 1, 0, 1]
+    wrong = counts["untouched base", "memory"]
+    assert (wrong.is_true, wrong.n_made, wrong.n_reports) == (False, 1, 2)
+    assert wrong.is_false_claim
+    assert wrong.n_findings == {"matched": 1}
+    missed = counts[full, "memory"]
+    assert (missed.n_made, missed.n_reports, missed.is_missed) == (1, 2, True)
+    at_4, at_16 = (counts[full, f"memory, dose {dose}"] for dose in (4, 16))
+    assert (at_4.n_made, at_4.n_reports) == (1, 1)
+    assert (at_16.n_made, at_16.n_reports) == (0, 1)
     assert "**1/2**, <= 98%" in known_truth.markdown(lines)
 
 
@@ -62,18 +65,21 @@ def test_states_gates_and_false_alarms_are_counted(known_truth):
         made_line(0, "all candidates tied", guards=["broken_model"]),
         made_line(1, "all candidates tied", state="refused", gate=None),
     ]
-    found = known_truth.records(lines)
-    outcomes = {r["scenario"]: r for r in found["outcomes"]}
+    counts = importlib.import_module("known_truth_counts")
+    outcomes = {count.scenario: count for count in counts.outcome_counts(lines)}
     for scenario in ("weights with noise", swapped):
-        own = outcomes[scenario]
-        assert own["states"] == {"NO LEAK FOUND": 1, "NOT TESTED": 1}
-        assert (own["states wrong"], own["gates wrong"], own["of"]) == (1, 1, 2)
-    guards = {r["guard"]: r for r in found["guards"]}
-    held = guards["held_out_back"]
-    assert held["fails where it must"] == {swapped: [1, 2]}
-    assert (held["false alarms"], held["of"]) == (1, 3)
-    assert (guards["broken_model"]["false alarms"], guards["any"]["of"]) == (0, 5)
-    assert guards["any"]["where"] == {"weights with noise": 1}
+        outcome = outcomes[scenario]
+        assert outcome.states == {"NO LEAK FOUND": 1, "NOT TESTED": 1}
+        assert outcome.n_wrong_states == outcome.n_wrong_codes == 1
+        assert outcome.n_reports == 2
+
+    guards = {count.guard: count for count in counts.guard_counts(lines)}
+    held_out_back = guards["held_out_back"]
+    assert held_out_back.due == {swapped: (1, 2)}
+    assert (held_out_back.n_alarms, held_out_back.n_reports) == (1, 3)
+    assert guards["broken_model"].n_alarms == 0
+    assert guards["any"].n_reports == 5
+    assert guards["any"].alarms == {"weights with noise": 1}
 
 
 def test_what_a_guard_voids_is_no_claim(known_truth):
@@ -86,8 +92,9 @@ def test_what_a_guard_voids_is_no_claim(known_truth):
     ]
     without = dict.fromkeys(("results", "contrasts", "guards", "checkpoints"), ())
     report = SimpleNamespace(findings=told, tables={}, **without)
-    found = known_truth.concluded(report, "x", "", [])
-    assert [one["claim"] for one in found["claims"]] == ["membership"]
+    audited = known_truth.Audited(report, frozenset())
+    line = known_truth.conclusions(audited, "x", "")
+    assert [finding["claim"] for finding in line["claims"]] == ["membership"]
 
 
 @pytest.mark.slow
@@ -123,7 +130,6 @@ def test_claims_of_a_seed(seed, known_truth, tmp_path):
     before = out.read_bytes()
     assert known_truth.main(command) == 0
     assert out.read_bytes() == before, "what is finished is not done again"
-    assert json.loads(out.with_suffix(".json").read_bytes())
 
 
 @pytest.mark.slow
