@@ -361,6 +361,7 @@ def test_claims_are_gated_by_severity_and_what_was_not_tested_trips():
     assert "left out: base (trained on nothing)" in only
     for text, tripped in {
         "claim == memory": ["er"],
+        "claim = memory": ["er"],
         "claim == membership": [],
         "claim > memory": [],
         "claim >= nothing_shown except er": ["spark"],

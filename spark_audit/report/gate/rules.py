@@ -66,6 +66,9 @@ DEFAULT_RULES = ("claim >= membership",)
 _OPERATOR = r"<=|>=|==|!=|<|>"
 """An operator that compares, longer ones first."""
 
+_OPERATOR_OF_WORDS = rf"{_OPERATOR}|="
+"""An operator in front of a word: there ``=`` is ``==``."""
+
 _HAS_OPERATOR = re.compile(r"[<>=]|\s(?:rose|fell)\s|^\s*guard\s")
 """What a text has that was meant as a whole rule."""
 
@@ -79,7 +82,7 @@ _SCOPE = r"(?:\s+(?P<scope>for|except)\s+(?P<names>\S.*?))?\s*"
 """Perhaps the checkpoints at the end of a rule."""
 
 _CLAIM = re.compile(
-    rf"\s*claim\s*(?P<operator>{_OPERATOR})\s*(?P<claim>[a-z_]+){_SCOPE}"
+    rf"\s*claim\s*(?P<operator>{_OPERATOR_OF_WORDS})\s*(?P<claim>[a-z_]+){_SCOPE}"
 )
 
 _GUARD = re.compile(rf"\s*guard\s+(?P<guard>\w+){_SCOPE}")
@@ -216,12 +219,17 @@ def _claim_rule(text: str, match: re.Match[str], where: str) -> Rule:
 
     return Rule(
         text=text,
-        operator=match["operator"],
+        operator=_operator_of_words(match),
         bound=SEVERITY[claim],
         checkpoint=_names_behind("for", match),
         but=_names_behind("except", match),
         claim=claim,
     )
+
+
+def _operator_of_words(match: re.Match[str]) -> str:
+    """Return the operator of a rule on a word, in which ``=`` is ``==``."""
+    return "==" if match["operator"] == "=" else match["operator"]
 
 
 def _guard_rule(text: str, match: re.Match[str], where: str) -> Rule:
@@ -265,7 +273,7 @@ def _verdict_rule(text: str, match: re.Match[str], where: str) -> Rule:
     one_of(match["verdict"], where, verdicts)
     return Rule(
         text=text,
-        operator="!=" if match["operator"] == "!=" else "==",
+        operator=_operator_of_words(match),
         bound=0.0,
         checkpoint=_names_behind("for", match),
         but=_names_behind("except", match),
