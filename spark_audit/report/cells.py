@@ -13,7 +13,10 @@ LARGE_NUMBER = 1e6
 """Values of at least this size are shown as powers of ten."""
 
 SHOWN_DIGITS = 3
-"""Decimals of figures in tables."""
+"""Most decimals of figures in tables."""
+
+FEWER_DECIMALS_FROM = 10.0
+"""Cells with a figure of at least this size have only the decimals that they need."""
 
 MAX_SHOWN_VALUE = 1e12
 """Larger values are only shown as beyond this one."""
@@ -31,10 +34,38 @@ VOID: tuple[Status, ...] = ("void", "invalid", "insensitive", "not_resolvable")
 """Statuses of figures that are in the report but prove nothing."""
 
 
-def shown(value: float | None, digits: int = SHOWN_DIGITS) -> str:
-    """Return a number as all tables show it, with so many decimals."""
+def decimals(*figures: float | None) -> int:
+    """Return how many decimals figures have that stand together in a cell.
+
+    Large ones have been rounded by steps of 0.05 to 10, whose zeros would look like
+    precision: decimals that are 0 in all of them are left out.
+
+    >>> decimals(0.25, 0.5), decimals(32.0, 31.85), decimals(90.0, 60.0, 120.0, None)
+    (3, 2, 0)
+    """
+    known = [value for value in figures if value is not None]
+    if max(map(abs, known), default=0.0) < FEWER_DECIMALS_FROM:
+        return SHOWN_DIGITS
+
+    needed = 0
+    for value in known:
+        _, _, written = f"{value:.{SHOWN_DIGITS}f}".rstrip("0").partition(".")
+        needed = max(needed, len(written))
+    return needed
+
+
+def shown(value: float | None, digits: int | None = None) -> str:
+    """Return a number as all tables show it.
+
+    Parameters
+    ----------
+    digits
+        Decimals; None: see :func:`decimals`.
+    """
     if value is None:
         return "-"
+    if digits is None:
+        digits = decimals(value)
     if isinstance(value, int):
         return str(value)
     if abs(value) >= MAX_SHOWN_VALUE:
@@ -47,15 +78,19 @@ def shown(value: float | None, digits: int = SHOWN_DIGITS) -> str:
 
 
 def limited(
-    value: float, low: float | None, high: float | None, digits: int = SHOWN_DIGITS
+    value: float, low: float | None, high: float | None, digits: int | None = None
 ) -> str:
-    """Return a number with its interval in brackets.
+    """Return a number with its interval in brackets, with the same decimals.
 
+    >>> limited(90.0, 60.0, 120.0)
+    '90 [60, 120]'
     >>> limited(0.25, 0.125, 0.5)
     '0.250 [0.125, 0.500]'
     >>> limited(0.25, 0.125, None)
     '0.250 [≥ 0.125]'
     """
+    if digits is None:
+        digits = decimals(value, low, high)
     text = shown(value, digits)
     is_beyond_bound = text[0] in "<>"
     if is_beyond_bound and {shown(low, digits), shown(high, digits)} <= {text, "-"}:
@@ -109,7 +144,7 @@ EMPTY_CELL = Cell("-")
 
 
 def figure(
-    row: Row, *, before: str = "", after: str = "", digits: int = SHOWN_DIGITS
+    row: Row, *, before: str = "", after: str = "", digits: int | None = None
 ) -> Cell:
     """Return value and decision interval of a row, or the reason for their absence.
 
@@ -118,7 +153,7 @@ def figure(
     before, after
         Text in front of and behind the figure.
     digits
-        Decimals.
+        Decimals; None: see :func:`decimals`.
     """
     if row.value is None:
         missing = "withheld" if row.withheld else "not estimable"

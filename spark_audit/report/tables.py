@@ -26,12 +26,13 @@ from spark_audit.report.cells import (
     figure,
     line_name,
     records_table,
+    shown,
 )
 from spark_audit.report.disclosure.tables import MATCHING_TABLE
 from spark_audit.report.figures.styling import palette
 from spark_audit.report.glance import chance_cell, lines_with_figures
 from spark_audit.report.training_table import is_training_table, training_for_readers
-from spark_audit.results import Contrast, Report, Row, grouped, number
+from spark_audit.results import Contrast, Report, Row, grouped
 from spark_audit.results.rows import ROW_GROUP
 
 DRAWN_TABLES = ("mia_roc",)
@@ -351,7 +352,7 @@ def _smallest_effect_cell(rows: Sequence[Row]) -> Cell:
     for row in rows:
         _, metric, _ = about(row.audit).group_rule
         if row.metric == metric and row.mde is not None:
-            return cell(number(row.mde))
+            return Cell(shown(row.mde))
     return EMPTY_CELL
 
 
@@ -396,7 +397,7 @@ def _figure_cell(row: Row) -> Cell:
         adjusted = "" if row.p_adjusted is None else " (primary) adjusted"
         after += f", p{adjusted} {sentences.probability(p)}"
     if row.mde is not None:
-        after += f", MDE {number(row.mde)}"
+        after += f", MDE {shown(row.mde)}"
     return figure(row, after=after)
 
 

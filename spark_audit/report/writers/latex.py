@@ -17,7 +17,6 @@ from spark_audit.audits import about, all_audits
 from spark_audit.audits.base import Audit, LatexColumn
 from spark_audit.report.cells import (
     EMPTY_CELL,
-    SHOWN_DIGITS,
     VOID,
     ReportTable,
     figure,
@@ -281,7 +280,7 @@ def line_frames(
     report: Report, rows_by_column: RowsByColumn, *, is_exact: bool
 ) -> LineFrames:
     """Return the cells of a table and their styles, as frames indexed by line."""
-    digits = EXACT_DIGITS if is_exact else SHOWN_DIGITS
+    digits = EXACT_DIGITS if is_exact else None
     lines = lines_of(report, rows_by_column)
     texts: dict[str, list[str]] = {render("latex.state"): _states(report, lines)}
     styles: dict[str, list[str]] = {}

@@ -15,7 +15,7 @@ import pandas as pd
 
 from spark_audit.audits import NLL, Membership
 from spark_audit.audits.base import LatexColumn
-from spark_audit.report.cells import SHOWN_DIGITS, shown
+from spark_audit.report.cells import shown
 from spark_audit.report.writers.latex import (
     EXACT_DIGITS,
     LineFrames,
@@ -161,7 +161,7 @@ def _mean_over_blocks(blocks: Sequence[Block], *, is_exact: bool) -> pd.DataFram
 
     A line has a mean where every report has a valid figure of it.
     """
-    digits = EXACT_DIGITS if is_exact else SHOWN_DIGITS
+    digits = EXACT_DIGITS if is_exact else None
     texts: dict[str, dict[str, str]] = {}
     for column, first_rows in blocks[0].rows_by_column.items():
         for line in first_rows:
