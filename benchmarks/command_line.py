@@ -1,0 +1,194 @@
+"""The command lines of the benchmarks: every mistake is one line, not a traceback.
+
+A benchmark reads its options with :class:`OneLineParser` and the types below, and ends
+its file with ``run(main)``. Exit codes are those of ``spark-audit``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from spark_audit.errors import InputError, OutputError, SparkError
+from spark_audit.spoken_options import for_command_line
+
+INTERRUPTED_EXIT_CODE = 130
+"""Exit code of an interrupt: 128 plus the number of SIGINT, as in shells."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that prints a mistake as one line, and exits with 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print a mistake without the usage, and exit."""
+        message = message.removeprefix("argument ")
+        message = message.replace("the following arguments are required:", "give")
+        program = (
+            self.prog if self.prog.startswith("python ") else f"python {self.prog}"
+        )
+        self.exit(InputError.exit_code, f"error: {message}; see {program} --help\n")
+
+
+def benchmark_parser(description: str | None, *, file: str) -> OneLineParser:
+    """Return the parser of a benchmark, whose ``--help`` keeps the lines of its text.
+
+    Parameters
+    ----------
+    file
+        The benchmark's ``__file__``.
+    """
+    return OneLineParser(
+        prog=f"python benchmarks/{Path(file).name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number that a text writes, 0 or more."""
+    if not text.isascii() or not text.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number: write one, such as 3"
+        )
+    return int(text)
+
+
+def positive_number(text: str) -> int:
+    """Return the whole number that a text writes, 1 or more."""
+    number = whole_number(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+    return number
+
+
+def seed_list(text: str) -> list[int]:
+    """Return the seeds of ``FIRST:END``, without END, or of ``N,N,...``.
+
+    Examples
+    --------
+    >>> seed_list("2:5"), seed_list("7,"), seed_list("1,4")
+    ([2, 3, 4], [7], [1, 4])
+    """
+    if match := re.fullmatch(r"(\d+):(\d+)", text, re.ASCII):
+        seeds = list(range(int(match[1]), int(match[2])))
+    elif re.fullmatch(r"\d+(,\d+)*,?", text, re.ASCII):
+        seeds = [int(seed) for seed in text.split(",") if seed]
+    else:
+        seeds = []
+    if not seeds:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no seeds: write FIRST:END, such as 0:20, or N,N"
+        )
+    return seeds
+
+
+def regular_expression(text: str) -> re.Pattern[str]:
+    """Return a compiled regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a regular expression: {error}"
+        ) from None
+
+
+def existing_file(text: str) -> Path:
+    """Return the path of a file that is there."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text}: there is no such file")
+    return path
+
+
+def existing_folder(text: str) -> Path:
+    """Return the path of a folder that is there."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no such folder")
+    return path
+
+
+def model_folder(text: str) -> Path:
+    """Return the folder of a model with its ``config.json``."""
+    path = Path(text)
+    if not (path / "config.json").is_file():
+        raise argparse.ArgumentTypeError(
+            f"{text} is not the folder of a model: it has no config.json"
+        )
+    return path
+
+
+def check_finished_lines(path: Path) -> None:
+    """Refuse to print the table of a file that is not there.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    """
+    if not path.is_file():
+        raise InputError(
+            "there is no such file",
+            where=f"--out {path}",
+            fix="leave out --table to make it, or give the file of a finished run",
+        )
+
+
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C to the parent: the initializer of a pool's processes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run(main: Callable[[], int | None], *, resumes: bool = False) -> NoReturn:
+    """Run a benchmark and exit, with one line for each error that a user can cause.
+
+    Parameters
+    ----------
+    resumes
+        Whether the same command goes on where it was interrupted.
+    """
+    sys.exit(exit_code_of(main, resumes=resumes))
+
+
+def exit_code_of(main: Callable[[], int | None], *, resumes: bool = False) -> int:
+    """Run a benchmark, print errors that a user can cause, and return the exit code."""
+    try:
+        with for_command_line():
+            try:
+                exit_code = main() or 0
+                sys.stdout.flush()
+                return exit_code
+            except SparkError as error:
+                return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        advice = "resumes" if resumes else "starts again"
+        print(f"interrupted; the same command {advice}", file=sys.stderr)
+        return INTERRUPTED_EXIT_CODE
+    except BrokenPipeError:
+        # The reader of our output has ended, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        return _fail(
+            f"the package {package} is missing: see benchmarks/README.md for what to "
+            "install",
+            InputError.exit_code,
+        )
+    except OSError as error:
+        exit_code = OutputError.exit_code
+        if isinstance(error, FileNotFoundError):
+            exit_code = InputError.exit_code
+        return _fail(f"{error.filename or 'I/O'}: {error.strerror or error}", exit_code)
+
+
+def _fail(message: str, exit_code: int) -> int:
+    """Print an error on stderr, and return its exit code."""
+    print(f"error: {message}", file=sys.stderr)
+    return exit_code
