@@ -12,24 +12,23 @@ then builds manifests and concludes again, and scores only what is not there.
 Identifiers are injected in even seeds, with canaries; in odd seeds they are annotated
 only, and there are no canaries. Limits are exact (Clopper and Pearson), one-sided 95%.
 
-===========================  ===========================================================
-File                         What stands there
-===========================  ===========================================================
-``known_truth_scenarios``    Scenarios: checkpoints, set-ups, and what is true of them.
-``known_truth_models``       How the checkpoints are made; ``known_truth_rows`` of what.
-``known_truth_measured``     What plain torch measures of them.
-``known_truth_counts``       How often which claim was made, by scenario.
-``known_truth_table``        The tables of these counts.
-===========================  ===========================================================
+===============================  =======================================================
+File                             What stands there
+===============================  =======================================================
+``known_truth_scenarios``        Scenarios: checkpoints, set-ups, and what is true.
+``known_truth_models``           How checkpoints are made; ``known_truth_rows`` of what.
+``known_truth_measurement``      What plain torch measures of them.
+``known_truth_lines``            The finished lines, one a scenario and seed.
+``known_truth_claim_counts``     How often which claim was made, by scenario.
+``known_truth_outcome_counts``   How often which state was shown and which guard failed.
+``known_truth_table``            The tables of these counts.
+===============================  =======================================================
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
-import re
-import sys
 import tempfile
 import time
 import warnings
@@ -37,32 +36,44 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from command_line import (
+    benchmark_parser,
+    check_finished_lines,
+    ignore_interrupts,
+    positive_number,
+    regular_expression,
+    run,
+    seed_list,
+)
 from finished_lines import Line, append, read
-from known_truth_measured import measured
+from known_truth_lines import refused_fields
+from known_truth_measurement import make_and_measure
 from known_truth_scenarios import GROUPS, GUARDS, SCENARIOS, Group, Scenario
 from known_truth_table import markdown
 
 HERE = Path(__file__).parent
 
-FLAGS = (
-    *("--no-rematched", "--placebo-draws", "0"),
-    *("--skip", "rank", "noise", "stages", "utility"),
+OPTIONS_OF_ALL = (
+    "--no-rematched",
+    "--placebo-draws",
+    "0",
+    "--skip",
+    "rank",
+    "noise",
+    "stages",
+    "utility",
 )
 """Options of ``all``: audits and tables that no claim here rests on are left out."""
 
-REFUSED: Line = {
-    "claims": [],
-    "memory": {},
-    "guards": [],
-    "state": "refused",
-    "gate": None,
-    "asks": False,
-}
-"""What a line says where a command refused the set-up."""
-
 FIELDS_OF_FINDING = (
-    *("audit", "claim", "alone", "metric", "variant", "group"),
-    *("p", "p_adjusted"),
+    "audit",
+    "claim",
+    "alone",
+    "metric",
+    "variant",
+    "group",
+    "p",
+    "p_adjusted",
 )
 """What a line keeps of each finding."""
 
@@ -75,7 +86,7 @@ class Audited(NamedTuple):
 
 
 def run_seed(
-    seed: int, keep: Path | None, lines: Path, names: Sequence[str], size: str
+    seed: int, keep: Path | None, lines_path: Path, names: Sequence[str], size: str
 ) -> None:
     """Make and audit what is still missing of a seed, one group after the other.
 
@@ -83,7 +94,7 @@ def run_seed(
     ----------
     keep
         A folder that keeps models and scores; None: nothing is kept.
-    lines
+    lines_path
         The file of finished lines, which is appended to.
     names
         Names of the scenarios that are wanted.
@@ -98,20 +109,20 @@ def run_seed(
     logging.disable_progress_bar()
     torch.set_num_threads(1)
 
-    finished = {line["scenario"] for line in read(lines) if line["seed"] == seed}
-    missing = {*names} - finished
+    finished = {line["scenario"] for line in read(lines_path) if line["seed"] == seed}
+    missing = set(names) - finished
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary)
         lab = Lab((keep or out) / f"seed-{seed}", seed, SIZES[size])
         for group in GROUPS:
-            scenarios = [one for one in group.scenarios if one.name in missing]
+            scenarios = [item for item in group.scenarios if item.name in missing]
             if not scenarios:
                 continue
-            for line in lines_of_group(lab, group, scenarios, out):
-                append(lines, line)
+            for line in make_and_audit_group(lab, group, scenarios, out):
+                append(lines_path, line)
 
 
-def lines_of_group(
+def make_and_audit_group(
     lab: Any, group: Group, scenarios: Sequence[Scenario], out: Path
 ) -> list[Line]:
     """Make and audit checkpoints together, and return a line per scenario.
@@ -119,11 +130,13 @@ def lines_of_group(
     ``seconds`` of a line are those of the processor, shared equally by the scenarios.
     """
     start = time.process_time()
-    truths = [measured(lab, one.checkpoint, group) for one in scenarios]
+    truths = [
+        make_and_measure(lab, scenario.checkpoint, group) for scenario in scenarios
+    ]
     seconds_of_models = time.process_time() - start
 
     # The baseline is audited, too.
-    checkpoints = [one.checkpoint for one in scenarios]
+    checkpoints = [scenario.checkpoint for scenario in scenarios]
     if group.baseline:
         checkpoints.insert(0, group.baseline)
 
@@ -131,7 +144,7 @@ def lines_of_group(
     audited = None
     refusal = ""
     try:
-        audited = audit(lab, group, list(dict.fromkeys(checkpoints)), out)
+        audited = audit_checkpoints(lab, group, list(dict.fromkeys(checkpoints)), out)
     except SystemExit as error:
         refusal = str(error)
     seconds_of_audits = time.process_time() - start
@@ -145,15 +158,17 @@ def lines_of_group(
     lines = []
     for scenario, truth in zip(scenarios, truths, strict=True):
         if audited is None:
-            concluded = REFUSED | {"why": refusal}
+            fields = refused_fields(refusal)
         else:
-            concluded = conclusions(audited, scenario.checkpoint, group.last)
+            fields = summarise_checkpoint(
+                audited, scenario.checkpoint, name_suffix=group.name_suffix
+            )
         lines.append(
             {
                 "seed": lab.seed,
                 "scenario": scenario.name,
                 "annotated": lab.natural,
-                **concluded,
+                **fields,
                 "truth": truth,
                 "seconds": {
                     part: round(value / len(scenarios), 1)
@@ -177,7 +192,9 @@ def _scored_share(audited: Audited | None) -> float:
     return float(scoring / max(sum(timing.values()), 1e-9))
 
 
-def audit(lab: Any, group: Group, checkpoints: Sequence[str], out: Path) -> Audited:
+def audit_checkpoints(
+    lab: Any, group: Group, checkpoints: Sequence[str], out: Path
+) -> Audited:
     """Run the real commands on the checkpoints of a group.
 
     Raises
@@ -185,26 +202,28 @@ def audit(lab: Any, group: Group, checkpoints: Sequence[str], out: Path) -> Audi
     SystemExit
         A command refuses them; the error has its words.
     """
-    from known_truth_models import called
+    from known_truth_models import run_command
 
     import spark_audit as sa
-    from spark_audit.cli.main import run
+    from spark_audit.cli.main import run as spark_audit
 
     base = str(lab.path(group.base))
-    manifest = _manifest(lab, group, out)
+    manifest = _build_manifest(lab, group, out)
 
     report_folder = out / f"report-{GROUPS.index(group)}"
     command = ["all", "--ckpt", *(f"{name}={lab.path(name)}" for name in checkpoints)]
     command += ["--base", base, "--manifest", str(manifest), "-o", str(report_folder)]
     command += ["--scores", _store(lab), "--format", "json", "--device", "cpu"]
     command += ["--quiet", "--seed", str(lab.seed), "--jobs", "1"]
-    command += [*FLAGS, *group.flags]
+    command += [*OPTIONS_OF_ALL, *group.flags]
     if group.baseline:
         command += ["--baseline", group.baseline]
-    called(run, command)
+    run_command(spark_audit, command)
 
     # The gate exits with 0 or 1; any other code is an error.
-    printed = called(run, ["gate", str(report_folder), "--json"], (0, 1))
+    printed = run_command(
+        spark_audit, ["gate", str(report_folder), "--json"], codes=(0, 1)
+    )
     stopped = frozenset(
         verdict["checkpoint"]
         for verdict in json.loads(printed)
@@ -213,11 +232,11 @@ def audit(lab: Any, group: Group, checkpoints: Sequence[str], out: Path) -> Audi
     return Audited(sa.read_report(report_folder), stopped)
 
 
-def _manifest(lab: Any, group: Group, out: Path) -> Path:
+def _build_manifest(lab: Any, group: Group, out: Path) -> Path:
     """Return the manifest of a group's rows, built once for all groups that have it."""
-    from known_truth_models import called
+    from known_truth_models import run_command
 
-    from spark_audit.cli.main import run
+    from spark_audit.cli.main import run as spark_audit
 
     name = "-".join((group.base, *group.sets))
     manifest = out / f"{name}.json"
@@ -226,7 +245,7 @@ def _manifest(lab: Any, group: Group, out: Path) -> Path:
         command = ["manifest", "build", "--base", str(lab.path(group.base))]
         command += ["--data", str(data), "-o", str(manifest)]
         command += ["--scores", _store(lab), "--device", "cpu", "--quiet"]
-        called(run, command)
+        run_command(spark_audit, command)
     return manifest
 
 
@@ -235,22 +254,24 @@ def _store(lab: Any) -> str:
     return str(lab.folder / "scores")
 
 
-def conclusions(audited: Audited, original: str, rounding: str) -> Line:
+def summarise_checkpoint(audited: Audited, original: str, *, name_suffix: str) -> Line:
     """Return findings, figures of memory, state, gate and guards of one checkpoint.
 
     ``asks``: whether the report asks if its trained rows are those that are listed.
 
     Parameters
     ----------
-    original, rounding
-        The checkpoint is ``original``, or a copy of it: then ``rounding`` is the end of
-        the copy's name, as ``+int8``.
+    original
+        Name of the checkpoint, or of the one that it is a copy of.
+    name_suffix
+        The end of a copy's name, such as ``+int8``; empty: it is no copy.
     """
     from spark_audit.report.checkpoint_states import checkpoint_states
+    from spark_audit.report.gate.judge import NO_CHECKPOINT
     from spark_audit.results.findings import UNUSABLE
 
     report = audited.report
-    name = original + rounding
+    name = original + name_suffix
     claims = [
         {field: getattr(finding, field) for field in FIELDS_OF_FINDING}
         for finding in report.findings
@@ -269,10 +290,11 @@ def conclusions(audited: Audited, original: str, rounding: str) -> Line:
         for guard in report.guards
         if guard.passed is False and guard.checkpoint in ("", "base", original, name)
     }
-    state = next((one for one in checkpoint_states(report) if one.name == name), None)
+    states = {state.name: state for state in checkpoint_states(report)}
+    state = states.get(name)
 
-    # A violation of no checkpoint stops all of them.
-    is_stopped = bool(audited.stopped & {name, "-"})
+    # What `gate` stops of no checkpoint in particular stops all of them.
+    is_stopped = name in audited.stopped or NO_CHECKPOINT in audited.stopped
     return {
         "claims": claims,
         "memory": memory,
@@ -283,33 +305,40 @@ def conclusions(audited: Audited, original: str, rounding: str) -> Line:
     }
 
 
-def seeds_of(text: str) -> list[int]:
-    """Return the seeds that ``FIRST:END`` or ``N,N,...`` names."""
-    first, colon, end = text.partition(":")
-    if colon:
-        return list(range(int(first), int(end)))
-    return [int(seed) for seed in text.split(",") if seed]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, and print the tables of what there is."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", default="0:20", help="FIRST:END or N,N")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--scenarios", default="", help="regular expression")
+    parser = benchmark_parser(__doc__.splitlines()[0], file=__file__)
+    parser.add_argument(
+        "--seeds", type=seed_list, default="0:20", help="FIRST:END or N,N"
+    )
+    parser.add_argument("--jobs", type=positive_number, default=1, help="processes")
+    parser.add_argument(
+        "--scenarios",
+        type=regular_expression,
+        default="",
+        help="regular expression of their names",
+    )
     parser.add_argument("--out", type=Path, default=HERE / "known_truth.jsonl")
-    parser.add_argument("--size", choices=("full", "small"), default="full")
+    parser.add_argument("--size", choices=("full", "small"), default="small")
     parser.add_argument("--keep", type=Path, help="folder that keeps models and scores")
     parser.add_argument("--table", action="store_true", help="only print the tables")
     options = parser.parse_args(arguments)
 
-    names = [name for name in SCENARIOS if re.search(options.scenarios, name)]
-    if not options.table:
-        given = (options.keep, options.out, names, options.size)
-        tasks = [(seed, *given) for seed in seeds_of(options.seeds)]
+    names = [name for name in SCENARIOS if options.scenarios.search(name)]
+    if not names:
+        parser.error("argument --scenarios: no scenario has such a name")
+    if options.table:
+        check_finished_lines(options.out)
+    else:
+        tasks = [
+            (seed, options.keep, options.out, names, options.size)
+            for seed in options.seeds
+        ]
         # A fresh process per seed: nothing of one is left to the next.
         context = multiprocessing.get_context("spawn")
-        with context.Pool(options.jobs, maxtasksperchild=1) as pool:
+        with context.Pool(
+            options.jobs, initializer=ignore_interrupts, maxtasksperchild=1
+        ) as pool:
             pool.starmap(run_seed, tasks, chunksize=1)
 
     lines = [line for line in read(options.out) if line["scenario"] in names]
@@ -318,4 +347,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main, resumes=True)

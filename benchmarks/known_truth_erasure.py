@@ -22,7 +22,7 @@ from finished_lines import Line, append, read
 from known_truth_erasure_models import MODELS, SHAPES, erasure_rows
 from known_truth_erasure_table import WAYS, markdown
 from known_truth_erasure_truth import measured
-from known_truth_models import BUILD, Lab, called
+from known_truth_models import BUILD, Lab, run_command
 from known_truth_rows import SIZES
 from transformers.utils import logging
 
@@ -46,7 +46,7 @@ def audited(lab: Lab, out: Path) -> dict[str, Any]:
 
     common = ["--device", "cpu", "--quiet", "--scores", str(out / "scores")]
     build = ["manifest", "build", "--base", base, "--data", str(audited_rows)]
-    called(run, [*build, "-o", manifest, *common])
+    run_command(run, [*build, "-o", manifest, *common])
 
     reports = {}
     for number, way in enumerate(WAYS):
@@ -63,7 +63,7 @@ def audited(lab: Lab, out: Path) -> dict[str, Any]:
             command += ["--retrained", "reference"]
         if way.startswith("copies"):
             command += [*COPIES, str(other_rows)]
-        called(run, [*command, *common])
+        run_command(run, [*command, *common])
         reports[way] = concluded(sa.read_report(folder))
     return reports
 

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from known_truth_models import Lab, called
+from known_truth_models import Lab, run_command
 from known_truth_rows import SIZES
 
 RULE = "matched.memory rose by 0.1"
@@ -32,15 +32,15 @@ def verdicts(folder: Path, seed: int) -> dict[str, str]:
     data = str(lab.data("audited", lab.rows(("member", "other"))))
     quiet = ["--device", "cpu", "--quiet"]
     build = ["manifest", "build", "--base", base, "--data", data, "-o", manifest]
-    called(run, [*build, *quiet])
+    run_command(run, [*build, *quiet])
     for name in ("labels", *NOW):
         command = ["matched", "--ckpt", f"x={lab.path(name)}", "--base", base]
         command += ["--manifest", manifest, "-o", str(folder / name), "--jobs", "1"]
-        called(run, [*command, "--format", "json", *quiet])
+        run_command(run, [*command, "--format", "json", *quiet])
     found = {}
     for name in NOW:
         command = ["gate", str(folder / name), "--against", str(folder / "labels")]
-        said = called(run, [*command, "--fail-if", RULE, "--json"], (0, 1))
+        said = run_command(run, [*command, "--fail-if", RULE, "--json"], (0, 1))
         (one,) = (v for v in json.loads(said) if v["checkpoint"] == "x")
         found[name] = one["state"]
     return found

@@ -12,8 +12,10 @@ from typing import Any
 from known_truth_scenarios import Group
 
 
-def measured(lab: Any, name: str, group: Group) -> dict[str, float]:
-    """Return what is true of a checkpoint; it is kept with the models.
+def make_and_measure(lab: Any, name: str, group: Group) -> dict[str, float]:
+    """Make a checkpoint that is not there yet, and return what is true of it.
+
+    What was measured is kept with the models.
 
     ==============  ==================================================================
     ``A1``, ``A4``  Change of the NLL per token since the base, of identifiers that

@@ -321,7 +321,8 @@ def _spark(lab: Lab, out: Path) -> None:
     command += ["-o", str(out), "--seed", str(lab.seed), "--device", "cpu", "--quiet"]
     command += ["--lora-targets", "q_proj", "k_proj", "v_proj", "o_proj"]
     command += ["gate_proj", "up_proj", "down_proj"]
-    called(spark_train, [*command, "--set", *(f"{k}={v}" for k, v in settings.items())])
+    command += ["--set", *(f"{key}={value}" for key, value in settings.items())]
+    run_command(spark_train, command)
 
 
 def _relearned(lab: Lab, out: Path) -> None:
@@ -330,7 +331,7 @@ def _relearned(lab: Lab, out: Path) -> None:
     command = ["relearn", str(lab.path("corrected")), "-o", str(out), "--quiet"]
     command += ["--base", str(lab.path("base")), "--device", "cpu"]
     command += ["--data", str(lab.data("relearn", rows)), "--seed", str(lab.seed)]
-    called(spark_train, [*command, "--steps", "30", "--lr", "1e-3"])
+    run_command(spark_train, [*command, "--steps", "30", "--lr", "1e-3"])
 
 
 def _over(lab: Lab, out: Path) -> None:
@@ -390,12 +391,12 @@ def _stacked(lab: Lab, out: Path, of: str) -> None:
     lab.tokenizer.save_pretrained(out)
 
 
-def called(
+def run_command(
     program: Callable[[Sequence[str]], int],
     arguments: Sequence[str],
     codes: Sequence[int] = (0,),
 ) -> str:
-    """Run a command line of the project in this process; what it prints.
+    """Run a command line of the project in this process; return what it prints.
 
     Raises
     ------

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from exact_limits import limits
 from finished_lines import append
-from known_truth_models import BUILD, Lab, called
+from known_truth_models import BUILD, Lab, run_command
 from known_truth_rows import OTHERS, SIZES, TOPICS, plain_rows
 from known_truth_training import batches, encoded, fit
 
@@ -131,12 +131,12 @@ def audited(folder: Path, seed: int, flags: list[str]) -> dict[str, Any]:
     rows = plain_rows(200, TOPICS, "train", lab.number("relearn"), "relearn")
     quiet = ["--device", "cpu", "--quiet"]
     build = ["manifest", "build", "--base", base, "--data", data, "-o", manifest]
-    called(run, [*build, *quiet])
+    run_command(run, [*build, *quiet])
     command = ["all", "--ckpt", *(f"{name}={lab.path(name)}" for name in CASES)]
     command += ["--base", base, "--manifest", manifest, "-o", str(folder / "report")]
     command += ["--relearn", str(lab.data("relearn", rows)), "--jobs", "1", *flags]
     command += ["--no-rematched", "--placebo-draws", "0", "--skip", *LEFT_OUT]
-    called(run, [*command, "--format", "json", *quiet])
+    run_command(run, [*command, "--format", "json", *quiet])
     report = sa.read_report(folder / "report")
     states = {one.name: one.state for one in checkpoint_states(report)}
     found: dict[str, Any] = {}

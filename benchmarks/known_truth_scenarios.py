@@ -65,7 +65,19 @@ class Scenario:
 class Group:
     """Scenarios that one command audits together, over one manifest.
 
-    ``sets`` are the sets of rows of the manifest; ``base`` is named as the base.
+    Attributes
+    ----------
+    sets
+        Sets of rows of the manifest.
+    base
+        The checkpoint that is named as the base.
+    baseline
+        The checkpoint that is named as the baseline; empty: none.
+    flags
+        Further options of the command.
+    name_suffix
+        The end of the names of copies that the command makes, as ``+int8``; empty:
+        the checkpoints themselves are meant.
     """
 
     scenarios: tuple[Scenario, ...]
@@ -73,7 +85,7 @@ class Group:
     base: str = "base"
     baseline: str = ""
     flags: tuple[str, ...] = ()
-    last: str = ""
+    name_suffix: str = ""
 
 
 def _clean(name: str, checkpoint: str, truth: dict[str, bool] = NONE) -> Scenario:
@@ -185,7 +197,7 @@ GROUPS = (
         baseline="full",
     ),
     _last_four("merged", "merged bfloat16"),
-    _last_four("", "int8", flags=("--quantize", "int8"), last="+int8"),
+    _last_four("", "int8", flags=("--quantize", "int8"), name_suffix="+int8"),
     _last_four("stacked", "adapter on adapter"),
     # What users mistake, and what rows give away.
     Group(

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from finished_lines import append, read
-from known_truth_models import Lab, called
+from known_truth_models import Lab, run_command
 from known_truth_rows import OTHERS, SIZES, TOPICS, plain_rows, planted
 from known_truth_training import encoded, fit
 from peft import LoraConfig, get_peft_model
@@ -120,7 +120,7 @@ class Series:
         command += ["--data", str(data), "--order", ",".join(TOPICS)]
         command += ["-o", str(out), "--seed", str(self.seed), "--device", "cpu"]
         command += ["--quiet", "--set", *(f"{k}={v}" for k, v in settings.items())]
-        called(run, command)
+        run_command(run, command)
 
     def lines(self, held: str, out: Path) -> list[dict[str, Any]]:
         """What the audit says of each series over one manifest."""
@@ -131,14 +131,14 @@ class Series:
         data = self.lab.data(f"series-{held}", self.members + self.held[held])
         device = ["--device", "cpu", "--quiet"]
         command = ["manifest", "build", "--base", base, "--data", str(data)]
-        called(run, [*command, "-o", str(manifest), *device])
+        run_command(run, [*command, "-o", str(manifest), *device])
         names = {name: one for name, one in CASES.items() if one[0] == held}
         series = [f"{one[1]}={self.path(one[1])}" for one in names.values()]
         folder = out / f"report-{held}"
         command = ["series", "--ckpt", *series, "--base", base, "--jobs", "1"]
         command += ["--manifest", str(manifest), "--order", ",".join(TOPICS)]
         command += ["-o", str(folder), "--format", "json", "--seed", str(self.seed)]
-        called(run, [*command, *device])
+        run_command(run, [*command, *device])
         report = sa.read_report(folder)
         return [
             {"seed": self.seed, "case": name, **told(report, own)}

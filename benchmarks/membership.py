@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 from exact_limits import limits
 from finished_lines import append, read
-from known_truth_models import called
+from known_truth_models import run_command
 from known_truth_training import encoded, fit
 from scipy import special
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -149,7 +149,7 @@ def run_seed(
         shared += ["--scores", str(folder / "scores")]
         manifest = str(folder / "manifest.json")
         build = ["manifest", "build", "--data", str(folder / "rows.jsonl")]
-        called(audit, [*build, "-o", manifest, *shared])
+        run_command(audit, [*build, "-o", manifest, *shared])
         for kind in kinds:
             model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
             learned = sets["members" if kind == "trained" else "third"]
@@ -167,7 +167,7 @@ def run_seed(
             out = folder / f"report-{kind}"
             command = ["mia", "--ckpt", f"ours={folder / 'model'}", "--manifest"]
             command += [manifest, "-o", str(out), "--format", "json", *shared]
-            called(audit, [*command, "--seed", str(seed)])
+            run_command(audit, [*command, "--seed", str(seed)])
             line = {"seed": seed, "kind": kind, "claim": _claim(out)}
             if kind == "trained":
                 both = model.eval(), before

@@ -40,7 +40,9 @@ def test_a_false_claim_and_a_missed_one_are_counted(known_truth):
     ]
     counts = {
         (count.scenario, count.claim): count
-        for count in importlib.import_module("known_truth_counts").claim_counts(lines)
+        for count in importlib.import_module("known_truth_claim_counts").claim_counts(
+            lines
+        )
     }
     wrong = counts["untouched base", "memory"]
     assert (wrong.is_true, wrong.n_made, wrong.n_reports) == (False, 1, 2)
@@ -65,7 +67,7 @@ def test_states_gates_and_false_alarms_are_counted(known_truth):
         made_line(0, "all candidates tied", guards=["broken_model"]),
         made_line(1, "all candidates tied", state="refused", gate=None),
     ]
-    counts = importlib.import_module("known_truth_counts")
+    counts = importlib.import_module("known_truth_outcome_counts")
     outcomes = {count.scenario: count for count in counts.outcome_counts(lines)}
     for scenario in ("weights with noise", swapped):
         outcome = outcomes[scenario]
@@ -75,7 +77,7 @@ def test_states_gates_and_false_alarms_are_counted(known_truth):
 
     guards = {count.guard: count for count in counts.guard_counts(lines)}
     held_out_back = guards["held_out_back"]
-    assert held_out_back.due == {swapped: (1, 2)}
+    assert held_out_back.required_failures == {swapped: (1, 2)}
     assert (held_out_back.n_alarms, held_out_back.n_reports) == (1, 3)
     assert guards["broken_model"].n_alarms == 0
     assert guards["any"].n_reports == 5
@@ -93,7 +95,7 @@ def test_what_a_guard_voids_is_no_claim(known_truth):
     without = dict.fromkeys(("results", "contrasts", "guards", "checkpoints"), ())
     report = SimpleNamespace(findings=told, tables={}, **without)
     audited = known_truth.Audited(report, frozenset())
-    line = known_truth.conclusions(audited, "x", "")
+    line = known_truth.summarise_checkpoint(audited, "x", name_suffix="")
     assert [finding["claim"] for finding in line["claims"]] == ["membership"]
 
 
