@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from spark_audit.cli.kept_work import keeps_nothing
 from spark_audit.terminal.interrupts import start
 
 
@@ -19,7 +20,7 @@ def _load() -> Callable[[Sequence[str]], int]:
 
 def main() -> None:
     """Run the console script."""
-    start("spark-audit", _load)
+    start("spark-audit", _load, keeps_nothing=keeps_nothing)
 
 
 if __name__ == "__main__":

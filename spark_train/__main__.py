@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spark_audit.terminal.interrupts import start
+from spark_train.kept_work import keeps_nothing
 
 
 def _load() -> Callable[[Sequence[str]], int]:
@@ -15,7 +16,7 @@ def _load() -> Callable[[Sequence[str]], int]:
 
 def main() -> None:
     """Run the console script."""
-    start("spark-train", _load)
+    start("spark-train", _load, keeps_nothing=keeps_nothing)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from spark_audit.errors import InputError
 from spark_audit.messages import say
 from spark_audit.terminal import flags
 from spark_audit.terminal.console import run_command, show_facts, show_table, tell
+from spark_train.kept_work import keeps_nothing
 from spark_train.training_request import (
     Base,
     RelearnRequest,
@@ -42,7 +43,10 @@ ACCURACY_NAMES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
     return run_command(
-        arguments, program=TRAIN_PROGRAM, app=command_app, anew=("relearn", "score")
+        arguments,
+        program=TRAIN_PROGRAM,
+        app=command_app,
+        keeps_nothing=keeps_nothing,
     )
 
 

@@ -54,7 +54,7 @@ TRAIN_LAYERS = (
     "resumed_record first_phase",
     "relearn training_run",
     "training_calls",
-    "cli __main__",
+    "kept_work cli __main__",
 )
 TRAINING_STANDS_ON = "manifest"
 

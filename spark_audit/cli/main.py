@@ -6,6 +6,7 @@ A new command is a function in a module of this folder: its parameters are the o
 and its docstring is the help. It also needs an example in :data:`EXAMPLES`, and an
 entry in :data:`REPORT_COMMANDS`, ``DATA_COMMANDS`` or ``MANIFEST_COMMANDS``, or an
 ``_add`` in :func:`command_app`. Commands of audits come from the audits (``audit.py``).
+If a command keeps nothing of interrupted work, ``kept_work.py`` names it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from spark_audit.checkpoints.typed_paths import check_typed_paths
 from spark_audit.cli import AUDIT_PROGRAM
 from spark_audit.cli.again import show_again
 from spark_audit.cli.gate_command import gate
+from spark_audit.cli.kept_work import keeps_nothing
 from spark_audit.cli.persons_command import persons
 from spark_audit.cli.report_commands import compare, epsilon, report
 from spark_audit.cli.verify_command import verify
@@ -87,9 +89,6 @@ REPORT_COMMANDS: Mapping[str, Callable[..., None]] = {
 }
 """Commands on reports, in the order of ``--help``."""
 
-COMMANDS_THAT_START_AGAIN = ("inspect", *REPORT_COMMANDS)
-"""Commands that keep nothing of interrupted work."""
-
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
@@ -97,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
         arguments,
         program=AUDIT_PROGRAM,
         app=command_app,
-        anew=COMMANDS_THAT_START_AGAIN,
+        keeps_nothing=keeps_nothing,
         answered=show_again,
     )
 

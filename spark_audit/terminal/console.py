@@ -35,10 +35,12 @@ from spark_audit.errors import out_of_memory, visible
 from spark_audit.messages import say
 from spark_audit.spoken_options import for_command_line
 from spark_audit.terminal.interrupts import (
+    KeepsNothing,
     how_to_continue,
     interrupted,
     one_interrupt,
     say_interrupted,
+    verb_of,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def run_command(
     *,
     program: str,
     app: Callable[[Sequence[str]], App],
-    anew: Collection[str] = (),
+    keeps_nothing: KeepsNothing | None = None,
     answered: Callable[[Sequence[str]], bool] | None = None,
 ) -> int:
     """Run one command line and return its exit code (never raises).
@@ -83,14 +85,13 @@ def run_command(
         Name of the program, for messages and log files.
     app
         Makes the application for the typed words (``terminal/flags.py``).
-    anew
-        Commands that keep nothing of interrupted work.
+    keeps_nothing
+        Tells which commands keep nothing of interrupted work; default: all resume.
     answered
         Answers words without the application, and returns whether it did.
     """
     _open_closed_streams()
-    command = arguments[0] if arguments else ""
-    verb = "start again" if command in anew else "resume"
+    verb = verb_of(arguments, keeps_nothing)
     exit_code = 0
 
     with one_interrupt(), for_command_line():

@@ -21,9 +21,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from spark_audit.errors import masked, visible
+
+KeepsNothing: TypeAlias = Callable[[Sequence[str]], bool]
+"""Tells from the typed words whether a command keeps nothing of interrupted work."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -124,7 +127,12 @@ def one_interrupt() -> Iterator[None]:
             signal.signal(signum, handler)  # type: ignore[arg-type]
 
 
-def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> NoReturn:
+def start(
+    program: str,
+    load: Callable[[], Callable[[Sequence[str]], int]],
+    *,
+    keeps_nothing: KeepsNothing | None = None,
+) -> NoReturn:
     """Import a program with ``load``, run it on the command line, and exit.
 
     Parameters
@@ -132,6 +140,8 @@ def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> N
     load
         Imports the program, for seconds, and returns its function from typed words to
         the exit code.
+    keeps_nothing
+        Default: all commands resume.
     """
     take_over()
     if not sys.warnoptions:
@@ -145,7 +155,9 @@ def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> N
     try:
         exit_code = load()(sys.argv[1:])
     except KeyboardInterrupt:
-        exit_code = say_interrupted(program, sys.argv[1:])
+        arguments = sys.argv[1:]
+        verb = verb_of(arguments, keeps_nothing)
+        exit_code = say_interrupted(program, arguments, verb=verb)
 
     # With an error in its own flush, Python would end with an exit code of its own.
     try:
@@ -158,6 +170,13 @@ def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> N
     # this mark.
     exec("")
     sys.exit(exit_code)
+
+
+def verb_of(arguments: Sequence[str], keeps_nothing: KeepsNothing | None) -> str:
+    """Return what the same command does after an interrupt: resume or start again."""
+    if keeps_nothing is not None and keeps_nothing(arguments):
+        return "start again"
+    return "resume"
 
 
 def say_interrupted(
