@@ -171,7 +171,7 @@ def _check_names(ckpt: Sequence[str], report: Report) -> None:
 
 def _show_verified(checks: Sequence[PartCheck], trusted: Sequence[str]) -> None:
     """Print whether a report follows from its evidence, and which parts do not."""
-    from spark_audit.pipeline.verification.files import OTHER_BYTES
+    from spark_audit.pipeline.verification.files import MENDED_BY_RENDERING
 
     # Each check is one of the three: a stray file has a difference, so it is never
     # verified.
@@ -193,8 +193,7 @@ def _show_verified(checks: Sequence[PartCheck], trusted: Sequence[str]) -> None:
         show_line(f"- {line}")
     # Then the report follows from its evidence, and its pages are of another version,
     # or were edited: rendering them again mends both.
-    is_rendering = [check.difference == OTHER_BYTES for check in wrong]
-    if wrong and all(is_rendering):
+    if wrong and all(check.difference in MENDED_BY_RENDERING for check in wrong):
         show_line(render("verify.next_of_rendering"))
     elif wrong:
         show_line(render("verify.next"))

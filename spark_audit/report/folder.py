@@ -197,9 +197,9 @@ def write_report(
 
     ``report.json`` names the files next to it, and none of them may contradict it:
 
-    - Of the same report, which is only rendered again, the files of other formats stay.
-      Deleted are only old files of the given formats, and those of a format that this
-      version no longer has.
+    - Of the same report, which is only rendered again, the files of other formats stay,
+      or are written again, too, if no formats are given. Deleted are only old files of
+      the written formats, and those of a format that this version no longer has.
     - Of an earlier report on the same subject, all formats are written again. A file
       that the new report does not have is moved to ``previous/``.
     - Of a report about something else, every file that was not written again is
@@ -255,6 +255,15 @@ def write_report(
         and not subject_that_changed(previous, report)
     )
 
+    further_formats: list[str] = []
+    if is_update:
+        further_formats = [*_further_formats(previous, requested)]
+    elif is_same_report and not formats:
+        # A dossier stays as it is: nothing says whether it shows text of the manifest.
+        further_formats = [
+            name for name in _further_formats(previous, requested) if name != "dossier"
+        ]
+
     # Drawing takes longest, so the page and the files share the drawings.
     @cache
     def drawn() -> Sequence[drawing.Drawing]:
@@ -276,13 +285,12 @@ def write_report(
     for name in requested:
         if name != "json":
             files_by_format[name] = list(WRITERS[name](prepared, source, writer_input))
-    if is_update:
-        for name in _further_formats(previous, requested):
-            # Nobody asked for it now, so what it lacks is no error: the files of the
-            # earlier report are set aside.
-            with suppress(InputError, OutputError):
-                files = list(WRITERS[name](prepared, source, writer_input))
-                files_by_format[name] = files
+    for name in further_formats:
+        # Nobody asked for it now, so what it lacks is no error: the files of an earlier
+        # report are set aside, and those of the same one stay.
+        with suppress(InputError, OutputError):
+            files = list(WRITERS[name](prepared, source, writer_input))
+            files_by_format[name] = files
 
     if keeps_replaced and "json" in requested:
         keep_if_replaced(folder, previous, report)

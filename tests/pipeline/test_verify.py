@@ -469,8 +469,15 @@ def test_the_manifest_and_the_dossier_are_held_against_the_report(
     call = ["verify", str(folder), "--manifest", str(work_folder / "m.json")]
     assert command_line(call) == 0
     page = folder / "dossier.html"
-    page.write_text(page.read_text().replace("12", "13"))
+    written = page.read_text()
+    page.write_text(written.replace("12", "13"))
     assert command_line(call) == 1
+
+    # It was written of a manifest, which rendering without one does not have.
+    assert command_line(["report", str(folder)]) == 0
+    assert page.read_text() != written
+    assert command_line(["report", str(folder), *options]) == 0
+    assert page.read_text() == written
     content = read_manifest(work_folder / "m.json").model_dump(mode="json")
     content["balance"] = []
     write_manifest(seal(content), other_manifest)

@@ -125,6 +125,24 @@ def test_exact_files_never_contradict_the_report_beside_them(folder):
     assert not list((folder / "exact").glob("*.csv"))
 
 
+def test_a_folder_rendered_again_has_all_formats_that_it_held(folder):
+    assert exact(folder, "--format", "latex,csv") == 0
+    assert command_line(["report", str(folder), "--format", "latex"]) == 0
+    edited = [folder / "exact" / "noise.tex", folder / "tables" / "noise.tex"]
+    deleted = folder / "exact" / "results.csv"
+    before = [path.read_bytes() for path in (*edited, deleted)]
+    for path in edited:
+        path.write_text("edited")
+    deleted.unlink()
+
+    # A named format is written alone.
+    assert command_line(["report", str(folder), "--format", "md"]) == 0
+    assert edited[0].read_text() == "edited"
+
+    assert command_line(["report", str(folder)]) == 0
+    assert [path.read_bytes() for path in (*edited, deleted)] == before
+
+
 def test_python_saves_them_too(folder, tmp_path):
     report = a_report()
     paths = report.save(tmp_path / "other", ["csv"], exact=True)

@@ -26,6 +26,19 @@ OTHER_BYTES = (
     "(`spark-audit report` renders it again)"
 )
 
+OTHER_DOSSIER = (
+    "is not what report.json and the manifest give: it was changed, or another version "
+    "or manifest wrote it (`spark-audit report FOLDER --format dossier --manifest FILE` "
+    "renders it again)"
+)
+
+DELETED = "is missing, and the report names it (`spark-audit report` renders it again)"
+
+NOT_RENDERED = "is missing, and report.json gives it (`spark-audit report` renders it)"
+
+MENDED_BY_RENDERING = (OTHER_BYTES, OTHER_DOSSIER, DELETED, NOT_RENDERED)
+"""Problems of shared files alone, of a report that follows from its evidence."""
+
 SHARED_PAGES = ("report.html", "report.md", "card.md", "dossier.html")
 
 RENDERED_FOLDERS = ("tables", "figures", EXACT_FOLDER)
@@ -63,7 +76,7 @@ def shared_file_checks(
             try:
                 contents[name] = read_regular(folder / name, most=MAX_FILE_BYTES)
             except OSError:
-                yield name, "is missing, and the report names it"
+                yield name, DELETED
 
         # Without the manifest, `taken_on_trust` lists the file instead.
         if needs_manifest(report, kind) and manifest is None:
@@ -72,10 +85,11 @@ def shared_file_checks(
         expected = _nearest_rendering(
             kind, prepared, folder, contents=contents, writer_input=writer_input
         )
+        other_bytes = OTHER_DOSSIER if kind == "dossier" else OTHER_BYTES
         for name, content in contents.items():
-            yield name, "" if expected.get(name) == content else OTHER_BYTES
+            yield name, "" if expected.get(name) == content else other_bytes
         for name in sorted(expected.keys() - {*names}):
-            yield name, "is missing, and report.json gives it"
+            yield name, NOT_RENDERED
 
     for name in _files_of_reports(folder):
         if name not in named:

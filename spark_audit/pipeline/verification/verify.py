@@ -23,7 +23,10 @@ from spark_audit.pipeline.verification.counts import (
     count_checks,
     manifest_checks,
 )
-from spark_audit.pipeline.verification.files import OTHER_BYTES, shared_file_checks
+from spark_audit.pipeline.verification.files import (
+    MENDED_BY_RENDERING,
+    shared_file_checks,
+)
 from spark_audit.pipeline.verification.statements import statement_checks, weight_checks
 from spark_audit.report.folder import read_report
 from spark_audit.report.gate.statement import read_rules
@@ -89,9 +92,9 @@ def verify(
         yield from manifest_checks(report, manifest)
 
     for name, problem in shared_file_checks(report, folder, manifest):
-        # Here report.json itself was changed: the advice of OTHER_BYTES, to render it
-        # again, would write the changed figures into the honest pages.
-        if problem == OTHER_BYTES and not follows_from_evidence:
+        # Here report.json itself was changed: the advice to render files again would
+        # write the changed figures into the honest pages.
+        if problem in MENDED_BY_RENDERING and not follows_from_evidence:
             yield name, OTHER_BYTES_OF_CHANGED
         else:
             yield name, problem
