@@ -166,12 +166,18 @@ def figure(
     return Cell(f"{before}{text}{after}", numeric=not before, row=row)
 
 
-def cell(value: object) -> Cell:
-    """Return the cell of a value of a record: a number, words, or a cell already."""
+def cell(value: object, *, digits: int | None = None) -> Cell:
+    """Return the cell of a value of a record: a number, words, or a cell already.
+
+    Parameters
+    ----------
+    digits
+        Decimals of a number; None: see :func:`decimals`.
+    """
     if isinstance(value, Cell):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return Cell(shown(value), numeric=True)
+        return Cell(shown(value, digits), numeric=True)
     if value is None or value == "":
         return EMPTY_CELL
     return Cell(str(value))
@@ -225,10 +231,16 @@ def records_table(
     remarks: tuple[str, ...] = (),
     section: str = FURTHER_TABLES,
     key: str = "",
+    digits: int | None = None,
 ) -> ReportTable:
     """Return records as a table with a column for each key.
 
-    The other parameters are the fields of :class:`ReportTable`.
+    Parameters
+    ----------
+    title, short, remarks, section, key
+        The fields of :class:`ReportTable`.
+    digits
+        Decimals of numbers; None: see :func:`decimals`.
     """
     records = list(records)
     # Records may lack a key: its cell stays empty.
@@ -238,7 +250,7 @@ def records_table(
 
     lines = []
     for record in records:
-        cells = tuple(cell(record.get(column)) for column in columns)
+        cells = tuple(cell(record.get(column), digits=digits) for column in columns)
         lines.append(TableLine(cells, checkpoint=str(record.get("checkpoint") or "")))
 
     return ReportTable(

@@ -160,10 +160,15 @@ def _plain(value: Setting) -> float | str:
     return value
 
 
-def training_for_readers(report: Report) -> ReportTable:
+def training_for_readers(report: Report, *, digits: int | None = None) -> ReportTable:
     """Return the report's table on training as pages show it.
 
     Settings that all lines share stand below it, with the clock of the seconds.
+
+    Parameters
+    ----------
+    digits
+        Decimals of losses; None: as all tables have them.
     """
     records = report.tables[TRAINING_TABLE]
     trained = trained_checkpoints(report.checkpoints)
@@ -204,6 +209,7 @@ def training_for_readers(report: Report) -> ReportTable:
         remarks=tuple(_remarks(shared_settings, clocks, n_lines=len(records))),
         section=AUDITED_SECTION,
         key=TRAINING_TABLE,
+        digits=digits,
     )
     # Names of settings stand as they are typed.
     header = []

@@ -16,8 +16,10 @@ from spark_audit.files import sha256_file
 from spark_audit.report.disclosure.shared import disclosed
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.gate.statement import statement
+from spark_audit.report.training_table import training_tables
 from spark_audit.results import Report
 from spark_audit.results.rows import MIN_CLUSTERS_TO_PUBLISH
+from spark_audit.sentences import render
 
 VALUE = 1.0710123456789012
 FEW = MIN_CLUSTERS_TO_PUBLISH - 1
@@ -58,6 +60,21 @@ def test_csv_has_all_digits_and_latex_the_four_of_the_paper(folder):
     assert "1.0710" in tex
     assert "0.9710, 1.1710" in tex
     assert "$-$4.0123" in (folder / "exact" / "noise.tex").read_text()
+
+
+def test_tables_of_records_have_the_decimals_and_the_note_too(tmp_path):
+    training = {"method": "er", "settings": {"lr": 0.1}, "changed": ["lr"]}
+    part = {"part": "task", "steps": 7, "loss": 0.6491234, "seconds": {"step": 17.87}}
+    facts = [checkpoint("a", training=training | {"parts": [part]})]
+    folder = tmp_path / "report"
+    report = a_report(checkpoints=facts, tables=training_tables(facts))
+    write_report(report, folder, formats=["json"])
+    assert exact(folder, "--format", "latex") == 0
+
+    tex = (folder / "exact" / "training.tex").read_text()
+    assert "0.6491" in tex
+    note = render("latex.note.exact").split()
+    assert " ".join(note) in " ".join(tex.split())
 
 
 def test_nobody_else_can_read_them_and_shared_files_stay_as_they_are(folder):

@@ -28,7 +28,7 @@ OTHER_BYTES = (
 
 OTHER_DOSSIER = (
     "is not what report.json and the manifest give: it was changed, or another version "
-    "or manifest wrote it (`spark-audit report FOLDER --format dossier --manifest FILE` "
+    "or manifest wrote it (`spark-audit report --format dossier --manifest FILE` "
     "renders it again)"
 )
 

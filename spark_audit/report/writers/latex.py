@@ -107,22 +107,25 @@ def latex_tables(report: Report, *, is_exact: bool = False) -> dict[str, str]:
                 table.name, report, rows_by_column, is_exact=is_exact
             )
 
-    for table_of_records in _tables_of_records(report):
+    for table_of_records in _tables_of_records(report, is_exact=is_exact):
         name = table_of_records.key
-        tables[name] = _table_of_records(table_of_records, report)
+        tables[name] = _table_of_records(table_of_records, report, is_exact=is_exact)
     return tables
 
 
-def _tables_of_records(report: Report) -> Iterator[ReportTable]:
+def _tables_of_records(report: Report, *, is_exact: bool) -> Iterator[ReportTable]:
     """Yield the further tables of a report that LaTeX has too: of audits, of runs."""
+    digits = EXACT_DIGITS if is_exact else None
     for name in report.tables:
         if is_training_table(name, report) and report.tables[name]:
-            yield training_for_readers(report)
+            yield training_for_readers(report, digits=digits)
 
         audit = report.origins.get(name, "")
         if audit and name in about(audit).latex_records and report.tables[name]:
             title = name.replace("_", " ")
-            yield records_table(report.tables[name], title=title, key=name)
+            yield records_table(
+                report.tables[name], title=title, key=name, digits=digits
+            )
 
 
 def rows_of_columns(
@@ -233,7 +236,7 @@ def lines_of(report: Report, rows_by_column: RowsByColumn) -> list[str]:
     return list(lines)
 
 
-def _table_of_records(table: ReportTable, report: Report) -> str:
+def _table_of_records(table: ReportTable, report: Report, *, is_exact: bool) -> str:
     """Return a table of records as a floating table, with its remarks as notes."""
     texts = [line.texts for line in table.rows]
     frame = pd.DataFrame(texts, columns=[*table.header])
@@ -247,6 +250,8 @@ def _table_of_records(table: ReportTable, report: Report) -> str:
     tabular = str(style.to_latex(hrules=True, column_format=column_format)).strip()
 
     notes = [*table.remarks, made_note(report)]
+    if is_exact:
+        notes.append(render("latex.note.exact"))
     template = environment().get_template("table.tex")
     return template.render(
         name=table.key,
