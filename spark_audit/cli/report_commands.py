@@ -70,6 +70,7 @@ def report(
         Open report.html in a browser.
     """
     if beside or output is not None:
+        output = _check_beside(beside, output)
         if formats or against is not None or open_page or json or manifest is not None:
             raise InputError(
                 "writes one table or figure and nothing else",
@@ -175,7 +176,36 @@ def _check_options(
         )
 
 
-def _write_beside(folders: Sequence[Path], output: Path | None, *, exact: bool) -> None:
+def _check_beside(beside: Sequence[Path], output: Path | None) -> Path:
+    """Return the file of a table or figure of several reports.
+
+    Raises
+    ------
+    InputError
+        If there are not several reports, no file to write, or one that is neither a
+        table nor a figure by its name.
+    """
+    from spark_audit.report.figures.figure_files import FIGURE_FORMATS
+
+    if not beside:
+        raise InputError(
+            "is for the table of --beside", where="-o", fix="give --beside REPORT"
+        )
+    if output is None:
+        raise InputError(
+            "needs a file to write", where="--beside", fix="add -o FILE.tex"
+        )
+    known = [".tex", *(f".{form}" for form in FIGURE_FORMATS)]
+    if output.suffix.lower() not in known:
+        raise InputError(
+            "is neither a table nor a figure by its name",
+            where=f"-o {output}",
+            fix=f"end it with {', '.join(known)}",
+        )
+    return output
+
+
+def _write_beside(folders: Sequence[Path], output: Path, *, exact: bool) -> None:
     """Write reports as one LaTeX table or one figure, and say where it is.
 
     Parameters
@@ -188,8 +218,8 @@ def _write_beside(folders: Sequence[Path], output: Path | None, *, exact: bool) 
     Raises
     ------
     InputError
-        If there are not several reports, no file to write, or no system in several
-        reports whose figure was asked for.
+        If a report has no figure of the table, or no system is in several reports whose
+        figure was asked for.
     """
     from spark_audit.files import write_bytes
     from spark_audit.previous import keeping_previous
@@ -197,15 +227,6 @@ def _write_beside(folders: Sequence[Path], output: Path | None, *, exact: bool) 
     from spark_audit.report.figures.figure_files import FIGURE_FORMATS
     from spark_audit.report.writers.exact_files import check_exact, for_print
     from spark_audit.report.writers.latex_beside import table_beside
-
-    if len(folders) < 2:
-        raise InputError(
-            "is for the table of --beside", where="-o", fix="give --beside REPORT"
-        )
-    if output is None:
-        raise InputError(
-            "needs a file to write", where="--beside", fix="add -o FILE.tex"
-        )
 
     reports: dict[str, Report] = {}
     for path in folders:
@@ -249,7 +270,8 @@ def _figure_of_orders(reports: Sequence[Report], output: Path, form: str) -> byt
     figure = drawing_of_orders(reports, width=width)
     if figure is None:
         raise InputError(
-            "have no checkpoint of one name with figures of `utility` or `nll`",
+            "the reports have no checkpoint of one name with figures of `utility` or "
+            "`nll`",
             where="--beside",
             fix="audit the same methods under the same names in each order",
         )

@@ -8,6 +8,7 @@ import pytest
 from made_reports import figure, made_report
 
 from spark_audit.cli.main import run as command_line
+from spark_audit.errors import InputError
 from spark_audit.report.folder import write_report
 from spark_audit.report.writers.latex_beside import table_beside
 from spark_audit.results import Report
@@ -70,6 +71,21 @@ def test_reports_that_nothing_tells_apart_have_the_names_of_their_folders():
     assert blocks == [r"runs/a\_1", "", "runs/b", ""]
 
 
+def test_the_first_tasks_of_an_order_are_no_order_of_their_own():
+    reports = of_orders()
+    reports["early"] = a_report(0.1, reference="llama", **{"utility.order": "fomc"})
+    blocks = [line[0] for line in lines(table_beside(reports))]
+    assert blocks == ["order-0", "", "order-1", "", "early", ""]
+
+
+def test_a_report_without_a_figure_of_the_table_is_named():
+    rows = [figure("er", "matched|memory", 0.1)]
+    reports = of_orders() | {"other": made_report("er", results=rows)}
+    with pytest.raises(InputError) as caught:
+        table_beside(reports)
+    assert caught.value.where == "other"
+
+
 @pytest.fixture
 def folders(tmp_path) -> list[str]:
     for name, report in of_orders().items():
@@ -93,7 +109,13 @@ def test_the_command_writes_one_file_which_is_the_owners_if_it_is_exact(
 
 @pytest.mark.parametrize(
     "more",
-    [["--beside", "{second}"], ["-o", "x.tex"], ["--beside", "{first}", "-o", "x.tex"]],
+    [
+        ["--beside", "{second}"],
+        ["-o", "x.tex"],
+        ["--beside", "{first}", "-o", "x.tex"],
+        ["--beside", "{second}", "-o", "x.docx"],
+        ["--beside", "{second}", "-o", "x"],
+    ],
 )
 def test_what_lacks_a_file_or_a_second_report_is_refused(
     more, folders, tmp_path, monkeypatch
@@ -102,4 +124,4 @@ def test_what_lacks_a_file_or_a_second_report_is_refused(
     first, second = folders
     words = [word.format(first=first, second=second) for word in more]
     assert command_line(["report", first, *words]) == 2
-    assert not (tmp_path / "x.tex").exists()
+    assert not list(tmp_path.glob("x*"))

@@ -15,6 +15,7 @@ import pandas as pd
 
 from spark_audit.audits import NLL, Membership
 from spark_audit.audits.base import LatexColumn
+from spark_audit.errors import InputError
 from spark_audit.report.cells import shown
 from spark_audit.report.writers.latex import (
     EXACT_DIGITS,
@@ -62,11 +63,23 @@ def table_beside(reports: Mapping[str, Report], *, is_exact: bool = False) -> st
     reports
         Name of a folder -> its report, at least two. They are exact reports where
         ``is_exact``, and else shared ones.
+
+    Raises
+    ------
+    InputError
+        If a report has no figure of the table.
     """
     labels, notes = _labels(reports)
     blocks = []
-    for label, report in zip(labels, reports.values(), strict=True):
+    for folder, label in zip(reports, labels, strict=True):
+        report = reports[folder]
         rows_by_column = rows_of_columns(report, NLL.name, COLUMNS)
+        if not any(rows_by_column.values()):
+            raise InputError(
+                "has no figure of this table",
+                where=folder,
+                fix="audit its checkpoints by utility, nll or mia",
+            )
         blocks.append(Block(label, report, rows_by_column))
 
     frames = [
@@ -77,8 +90,9 @@ def table_beside(reports: Mapping[str, Report], *, is_exact: bool = False) -> st
     styles = pd.concat([frame.styles for frame in frames], keys=labels)
     if _are_orders_of_one_base(list(reports.values())):
         mean = _mean_over_blocks(blocks, is_exact=is_exact)
-        texts = pd.concat([texts, mean])
-        notes.append(render("latex.note.mean_over_orders"))
+        if not mean.empty:
+            texts = pd.concat([texts, mean])
+            notes.append(render("latex.note.mean_over_orders"))
 
     # A report may lack a column that another one has.
     headers = [column.header for column in COLUMNS if column.header in texts]
@@ -102,7 +116,7 @@ def _labels(reports: Mapping[str, Report]) -> tuple[list[str], list[str]]:
     """Return the label of each report, and the notes that explain labels."""
     orders = [_order_of(report) for report in reports.values()]
     bases = [_base_of(report) for report in reports.values()]
-    has_orders = all(orders) and len(set(orders)) > 1
+    has_orders = _are_of_the_same_tasks(orders) and len(set(orders)) > 1
     has_bases = all(bases) and len(set(bases)) > 1
 
     number_by_order: dict[tuple[str, ...], int] = {}
@@ -151,9 +165,18 @@ def _base_of(report: Report) -> str:
 
 def _are_orders_of_one_base(reports: Sequence[Report]) -> bool:
     """Return whether all reports differ in their order of tasks, and in no base."""
-    orders = {_order_of(report) for report in reports}
+    orders = [_order_of(report) for report in reports]
     bases = {_base_of(report) for report in reports}
-    return () not in orders and len(orders) == len(reports) and len(bases) == 1
+    are_different = len(set(orders)) == len(reports)
+    return _are_of_the_same_tasks(orders) and are_different and len(bases) == 1
+
+
+def _are_of_the_same_tasks(orders: Sequence[Sequence[str]]) -> bool:
+    """Return whether orders are known, and all of the same tasks.
+
+    The first tasks of an order are an earlier stage of it, and no order of their own.
+    """
+    return all(orders) and len({frozenset(order) for order in orders}) == 1
 
 
 def _mean_over_blocks(blocks: Sequence[Block], *, is_exact: bool) -> pd.DataFrame:
