@@ -91,12 +91,21 @@ def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
     ----------
     kind
         Type of the option, such as ``tuple[str, ...]``.
+
+    Raises
+    ------
+    ValueError
+        If a value has another type; cyclopts turns it into an error about the option.
     """
     element_type, *_ = get_args(kind)
     values = []
     for token in tokens:
         for text in token.value.split(","):
-            values.append(element_type(text.strip()))
+            try:
+                values.append(element_type(text.strip()))
+            except ValueError as error:
+                # Python's own words name a function of its.
+                raise ValueError(f"{text.strip()!r} is no whole number.") from error
     return tuple(values)
 
 

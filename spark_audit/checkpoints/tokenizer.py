@@ -28,6 +28,9 @@ _SETTINGS_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
+VOCABULARY_FILES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+"""Files that a tokenizer without tokenizer.json is made from."""
+
 # A quoted part of a library's error may be a token, and so text of the data.
 _QUOTED = re.compile(r"""([`'"]).*(?:\1|$)""", re.DOTALL)
 
@@ -63,6 +66,12 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Tokenize
         failure = failure_in_trial(folder / "tokenizer.json")
         if failure is not None:
             raise _unloadable(failure)
+
+    names = ("tokenizer.json", *_SETTINGS_FILES, *VOCABULARY_FILES)
+    if not any((folder / name).exists() for name in names):
+        raise CheckpointError(
+            "has no tokenizer", fix="give a folder with tokenizer.json by --tokenizer"
+        )
 
     settings = settings_files[0]
     if settings.get("auto_map") and not trust_remote_code:

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spark_audit.checkpoints.stored_checkpoint import StoredCheckpoint
-from spark_audit.checkpoints.tokenizer import TokenizerRead
+from spark_audit.checkpoints.tokenizer import VOCABULARY_FILES, TokenizerRead
 from spark_audit.checkpoints.untrusted import locate
 from spark_audit.errors import CheckpointError
-
-_VOCABULARY_FILES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
 def choose_tokenizer(
@@ -44,7 +42,7 @@ def choose_tokenizer(
     complete_folders: list[Path] = []
     vocabulary_folders: list[Path] = []
     for folder in owners:
-        has_vocabulary = any((folder / name).exists() for name in _VOCABULARY_FILES)
+        has_vocabulary = any((folder / name).exists() for name in VOCABULARY_FILES)
         has_settings = (folder / "tokenizer_config.json").exists()
         if (has_vocabulary and has_settings) or (folder / "tokenizer.json").exists():
             complete_folders.append(folder)
