@@ -2,7 +2,8 @@
 
 Its columns are the checkpoint, its method, the settings in which runs differ or which
 differ from their defaults, then steps, seconds and the losses at the end, of learning
-and of correction.
+and of correction. A record that does not say which settings differ from their defaults
+has all of them, because only the version that trained knows its defaults.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from spark_audit.report.cells import (
 )
 from spark_audit.results import CheckpointFacts, Report
 from spark_audit.results.report_checks import MAX_FIGURE, WRITTEN_COLUMNS
-from spark_audit.results.training import Setting, TrainingFacts
+from spark_audit.results.training import (
+    SETTINGS_WITHOUT_EFFECT,
+    Setting,
+    TrainingFacts,
+)
 
 TRAINING_TABLE = "training"
 """Name of the table in a report."""
@@ -97,7 +102,10 @@ def trained_checkpoints(
 
 
 def _settings_to_show(trained: Sequence[TrainedCheckpoint]) -> list[str]:
-    """Return the settings in which checkpoints differ, or that were changed in any."""
+    """Return the settings in which checkpoints differ, or that may have been changed.
+
+    Only those on which nothing depends are left out if no record says that they were.
+    """
     names: dict[str, None] = {}
     for _, training in trained:
         names |= dict.fromkeys(training.settings)
@@ -107,10 +115,25 @@ def _settings_to_show(trained: Sequence[TrainedCheckpoint]) -> list[str]:
         # No setting of ours has such a name, but a record may be anybody's.
         if name in OWN_COLUMNS:
             continue
-        is_changed = any(name in (training.changed or ()) for _, training in trained)
-        if is_changed or _differs(name, trained):
+        is_shown = _is_changed(name, trained) or _differs(name, trained)
+        if not is_shown and name not in SETTINGS_WITHOUT_EFFECT:
+            is_shown = _may_be_changed(name, trained)
+        if is_shown:
             shown.append(name)
     return shown
+
+
+def _is_changed(name: str, trained: Iterable[TrainedCheckpoint]) -> bool:
+    """Return whether a record says that a setting differs from its default."""
+    return any(name in (training.changed or ()) for _, training in trained)
+
+
+def _may_be_changed(name: str, trained: Iterable[TrainedCheckpoint]) -> bool:
+    """Return whether a record has a setting and does not say if it is the default."""
+    return any(
+        training.changed is None and name in training.settings
+        for _, training in trained
+    )
 
 
 def _differs(name: str, trained: Iterable[TrainedCheckpoint]) -> bool:
@@ -163,7 +186,8 @@ def _plain(value: Setting) -> float | str:
 def training_for_readers(report: Report, *, digits: int | None = None) -> ReportTable:
     """Return the report's table on training as pages show it.
 
-    Settings that all lines share stand below it, with the clock of the seconds.
+    Settings that all lines share stand below it, with the clock of the seconds. Those
+    that are known to differ from their defaults stand apart from those that may.
 
     Parameters
     ----------
@@ -177,13 +201,17 @@ def training_for_readers(report: Report, *, digits: int | None = None) -> Report
         setting_names.update(training.settings)
 
     shared_settings: dict[str, Any] = {}
+    uncertain_settings: dict[str, Any] = {}
     for column in records[0]:
-        if column in setting_names and not _differs(column, trained):
-            values = [record.get(column) for record in records]
-            shared_settings[column] = next(
-                (value for value in values if value is not None), None
-            )
-    left_out = {*shared_settings}
+        if column not in setting_names or _differs(column, trained):
+            continue
+        values = [record.get(column) for record in records]
+        value = next((value for value in values if value is not None), None)
+        if _is_changed(column, trained):
+            shared_settings[column] = value
+        else:
+            uncertain_settings[column] = value
+    left_out = {*shared_settings, *uncertain_settings}
     clocks = {record["clock"] for record in records if record.get("clock")}
     if len(clocks) == 1:
         left_out.add("clock")
@@ -206,7 +234,9 @@ def training_for_readers(report: Report, *, digits: int | None = None) -> Report
         shown,
         title=title,
         short=title,
-        remarks=tuple(_remarks(shared_settings, clocks, n_lines=len(records))),
+        remarks=tuple(
+            _remarks(shared_settings, uncertain_settings, clocks, n_lines=len(records))
+        ),
         section=AUDITED_SECTION,
         key=TRAINING_TABLE,
         digits=digits,
@@ -225,7 +255,11 @@ def _typed(value: object) -> str:
 
 
 def _remarks(
-    shared_settings: Mapping[str, Any], clocks: Collection[Any], *, n_lines: int
+    shared_settings: Mapping[str, Any],
+    uncertain_settings: Mapping[str, Any],
+    clocks: Collection[Any],
+    *,
+    n_lines: int,
 ) -> Iterator[str]:
     """Yield what stands below the table.
 
@@ -233,15 +267,24 @@ def _remarks(
     ----------
     shared_settings
         Changed settings in which the lines do not differ.
+    uncertain_settings
+        Others of these, of which no record says whether they are the defaults.
     clocks
         Clocks of the seconds.
     """
     if shared_settings:
-        settings = [
-            f"{name} {_typed(value)}" for name, value in shared_settings.items()
-        ]
         key = "table.training_alike" if n_lines > 1 else "table.training_changed"
-        yield sentences.render(key, settings=settings)
+        yield sentences.render(key, settings=_named_values(shared_settings))
+    if uncertain_settings:
+        key = "table.training_perhaps_alike"
+        if n_lines == 1:
+            key = "table.training_perhaps_changed"
+        yield sentences.render(key, settings=_named_values(uncertain_settings))
     if len(clocks) == 1:
         yield sentences.render(f"table.training_clock_{next(iter(clocks))}")
     yield sentences.render("table.training_losses")
+
+
+def _named_values(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as `name value`, as people type them."""
+    return [f"{name} {_typed(value)}" for name, value in settings.items()]

@@ -12,6 +12,9 @@ from spark_audit.results.rows import Count, Finite, Number, Strict, Text
 Setting: TypeAlias = bool | Count | Finite | Text
 """Value of a setting of a training method."""
 
+SETTINGS_WITHOUT_EFFECT = ("save_every", "micro_tokens", "eval_rows")
+"""Settings on which nothing that a run learns depends."""
+
 
 class TrainingPart(Strict):
     """Learning or correction in a run, over all tasks up to the checkpoint."""

@@ -105,6 +105,7 @@ def test_runs_are_those_of_the_trainer(outcome):
         method, differs = demo.RUNS[name]
         record = json.loads((outcome.folder / "runs" / name / "run.json").read_text())
         assert (record["method"], record["status"]) == (method, "complete")
+        assert {"epochs", "lr"} <= {*record["changed"]}
         assert record["tasks"] == SMALL.order
         assert record["settings"]["epochs"] == SMALL.epochs
         for key, value in demo.SETTINGS.items():

@@ -114,6 +114,37 @@ def test_every_format_has_the_table_and_report_json_the_exact_losses(swept, tmp_
     assert report.checkpoints[1].training.part("task").loss == LOSS
 
 
+def unsaid(name: str, **settings: Any) -> Any:
+    """A run whose record does not say which settings differ from the defaults."""
+    settings = {"save_every": 50, "ptpc.ul": True, **settings}
+    facts = training(**settings)
+    return checkpoint(name, training=facts | {"changed": None})
+
+
+def test_a_record_that_does_not_say_what_was_changed_shows_all_that_matters():
+    report = a_report(unsaid("spark"), unsaid("no-ul", **{"ptpc.ul": False}))
+    records = report.tables["training"]
+    assert [record["lr"] for record in records] == [0.00032, 0.00032]
+    assert [record["clip"] for record in records] == [1.0, 1.0]
+    assert [record["ptpc.ul"] for record in records] == ["on", "off"]
+    assert not any("save_every" in record for record in records)
+
+    # Where runs differ is a column; the rest is not said to differ from the defaults.
+    (table,) = further_tables(report)
+    assert "ptpc.ul" in table.header
+    assert not {"lr", "clip"} & set(table.header)
+    (shared,) = [remark for remark in table.remarks if "lr 0.00032" in remark]
+    assert "clip 1" in shared
+
+
+def test_what_one_record_says_and_another_leaves_open_stands_apart():
+    said = checkpoint("said", training=training(**{"ptpc.ul": True}))
+    (table,) = further_tables(a_report(said, unsaid("spark")))
+    (known,) = [remark for remark in table.remarks if "lr 0.00032" in remark]
+    (uncertain,) = [remark for remark in table.remarks if "clip 1" in remark]
+    assert known != uncertain
+
+
 def test_of_many_runs_the_page_shows_the_first_ones_and_names_the_file():
     runs = [
         checkpoint(f"run-{k}", training=training(lr=1 / (k + 1))) for k in range(40)

@@ -290,6 +290,20 @@ def test_a_sweep_joins_runs_that_differ_in_one_setting():
     # Seeds are luck, and a method of another name has no such setting swept.
     assert "er" not in set(rows["system"])
     assert set(rows.loc[rows["is_default"], "at"]) == {2.0, 200.0}
+    # A run with nothing changed has all defaults, one that does not say has none.
+    assert "spark" in set(rows.loc[rows["is_default"], "system"])
+
+
+def test_a_record_that_does_not_say_its_defaults_marks_none():
+    report = swept_report()
+    checkpoints = [
+        facts.model_copy(
+            update={"training": facts.training.model_copy(update={"changed": None})}
+        )
+        for facts in report.checkpoints
+    ]
+    unsaid = made_report(checkpoints=checkpoints, results=report.results)
+    assert not sweep_rows(*frames(unsaid))["is_default"].any()
 
 
 def test_a_sweep_has_a_panel_for_each_setting_and_measure():

@@ -28,12 +28,13 @@ from spark_audit.report.figures.paper.panels import (
 from spark_audit.report.figures.paper.trainings import Training, trainings_of
 from spark_audit.report.figures.paper.widths import TEXT_WIDTH
 from spark_audit.report.figures.styling import INK, MUTED
+from spark_audit.results.training import SETTINGS_WITHOUT_EFFECT
 from spark_audit.sentences import render
 
 SWEEP_MEASURES = {"last": ("utility", "last", ""), "pii": ("nll", "nll", "pii")}
 """Panel -> audit, metric and variant that it shows."""
 
-UNSWEPT = ("seed", "save_every", "micro_tokens", "eval_rows")
+UNSWEPT = ("seed", *SETTINGS_WITHOUT_EFFECT)
 """Settings that decide nothing about what is learned, or only its luck."""
 
 MEASURE_MARKERS = {"last": "o", "pii": "s"}
@@ -65,9 +66,7 @@ def sweep_rows(results: pd.DataFrame, checkpoints: pd.DataFrame) -> pd.DataFrame
         for setting, systems in _sweeps(trainings).items():
             settings = {name: trainings[name]["settings"][setting] for name in systems}
             defaults = [
-                name
-                for name in systems
-                if setting not in (trainings[name].get("changed") or [setting])
+                name for name in systems if _is_default(setting, trainings[name])
             ]
             swept = rows[rows["system"].isin(systems)]
             swept = swept.assign(
@@ -81,6 +80,12 @@ def sweep_rows(results: pd.DataFrame, checkpoints: pd.DataFrame) -> pd.DataFrame
     if not frames:
         return pd.DataFrame()
     return pd.concat(frames, ignore_index=True)
+
+
+def _is_default(setting: str, training: Training) -> bool:
+    """Return whether a record says that a setting has its default."""
+    changed = training.get("changed")
+    return changed is not None and setting not in changed
 
 
 def _sweeps(trainings: dict[str, Training]) -> dict[str, list[str]]:
