@@ -9,7 +9,6 @@ the command tests it, and what could still be there follows from the same
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 import scipy
+from command_line import benchmark_parser, positive_number, run_benchmark, whole_number
 from exact_limits import limits
 
 from spark_audit.audits.extract.rates import limits_p, rate_difference
@@ -559,14 +559,22 @@ def lines(audits: int, seed: int, attacks: Collection[str]) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--audits", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--attacks", nargs="*", default=(), metavar="AUDIT")
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--audits", type=positive_number, default=2000)
+    parser.add_argument("--seed", type=whole_number, default=0)
+    audits = list(dict.fromkeys(name.partition(",")[0] for name in SIMULATIONS))
+    parser.add_argument(
+        "--attacks",
+        nargs="+",
+        choices=audits,
+        default=(),
+        metavar="AUDIT",
+        help=f"some of {', '.join(audits)}; default: all",
+    )
     options = parser.parse_args()
     for line in lines(options.audits, options.seed, options.attacks):
         print(line, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from command_line import benchmark_parser, run_benchmark
 from scipy import stats
 
 from spark_audit.stats.bootstrap import Weights, draw_weights, median_replicates
@@ -31,6 +32,8 @@ def seconds(action: Callable[[], object], *, repeats: int = 5) -> float:
 
 
 def main() -> None:
+    """Print the times."""
+    benchmark_parser(__doc__, file=__file__).parse_args()
     rng = np.random.default_rng(0)
     num = rng.normal(size=(CLUSTERS, STATISTICS))
     den = rng.integers(1, 12, CLUSTERS).astype(float)
@@ -100,4 +103,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -20,6 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from command_line import benchmark_parser, positive_number, run_benchmark
+
 BENCHMARKS = Path(__file__).parent
 SHAPE = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
 SHAPE |= {"num_attention_heads": 2, "num_key_value_heads": 2}
@@ -47,8 +49,10 @@ def main() -> None:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000])
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument(
+        "--rows", type=positive_number, nargs="+", default=[1000, 10_000]
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("building"))
     parser.add_argument("--build", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -148,4 +152,4 @@ def peak() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -18,7 +18,6 @@ A run that is in FOLDER already is not done again.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +25,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import (
+    benchmark_parser,
+    existing_file,
+    model_folder,
+    positive_number,
+    run_benchmark,
+)
 from known_truth_training import encoded, fit, token_nll
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -158,13 +164,12 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", required=True)
-    parser.add_argument("--rows", required=True, nargs="+")
-    parser.add_argument("-o", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--base", type=model_folder, required=True)
+    parser.add_argument("--rows", type=existing_file, required=True, nargs="+")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--seeds", type=positive_number, default=3)
     options = parser.parse_args()
-    options.o.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
 
     rows = read_examples(*options.rows)
@@ -172,9 +177,10 @@ def main() -> None:
     test = [row for row in rows if row.split == "test"]
     examples = train[:TRAIN] + test
 
+    options.output.mkdir(parents=True, exist_ok=True)
     records = []
     for seed in range(options.seeds):
-        path = options.o / f"{seed}.json"
+        path = options.output / f"{seed}.json"
         if not path.exists():
             write_text(path, json.dumps(one_run(options.base, examples, seed)))
             print(path.name, flush=True)
@@ -183,4 +189,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main, resumes=True)

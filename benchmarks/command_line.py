@@ -1,17 +1,22 @@
 """The command lines of the benchmarks: every mistake is one line, not a traceback.
 
 A benchmark reads its options with :class:`OneLineParser` and the types below, and ends
-its file with ``run(main)``. Exit codes are those of ``spark-audit``.
+its file with ``run_benchmark(main)``. Exit codes are those of ``spark-audit``.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -67,6 +72,17 @@ def positive_number(text: str) -> int:
     return number
 
 
+def positive_float(text: str) -> float:
+    """Return the number above 0 that a text writes."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
 def seed_list(text: str) -> list[int]:
     """Return the seeds of ``FIRST:END``, without END, or of ``N,N,...``.
 
@@ -114,6 +130,14 @@ def existing_folder(text: str) -> Path:
     return path
 
 
+def existing_path(text: str) -> Path:
+    """Return the path of a file or a folder that is there."""
+    path = Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"{text}: there is no such file or folder")
+    return path
+
+
 def model_folder(text: str) -> Path:
     """Return the folder of a model with its ``config.json``."""
     path = Path(text)
@@ -140,12 +164,50 @@ def check_finished_lines(path: Path) -> None:
         )
 
 
+def run_spark_audit(*words: object) -> str:
+    """Run ``spark-audit`` in a process of its own, and return what it prints.
+
+    Its messages go to stderr.
+
+    Raises
+    ------
+    SparkError
+        If it fails.
+    """
+    command = [sys.executable, "-m", "spark_audit", *map(str, words)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if process.returncode != 0:
+        raise SparkError(
+            f"ended with exit code {process.returncode}, as it says above",
+            where=f"spark-audit {words[0]}",
+        )
+    return process.stdout
+
+
 def ignore_interrupts() -> None:
     """Leave Ctrl-C to the parent: the initializer of a pool's processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run(main: Callable[[], int | None], *, resumes: bool = False) -> NoReturn:
+@contextmanager
+def process_pool(n_processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of fresh processes, which an interrupt ends at once."""
+    pool = ProcessPoolExecutor(
+        n_processes,
+        multiprocessing.get_context("spawn"),
+        initializer=ignore_interrupts,
+    )
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def run_benchmark(main: Callable[[], int | None], *, resumes: bool = False) -> NoReturn:
     """Run a benchmark and exit, with one line for each error that a user can cause.
 
     Parameters

@@ -12,14 +12,17 @@ finished is in ``--work`` and is not done again.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from command_line import (
+    benchmark_parser,
+    positive_number,
+    process_pool,
+    run_benchmark,
+)
 from replay import figures, interval, prepare, trained
 
 from spark_audit.checkpoints.open import open_checkpoint
@@ -120,15 +123,15 @@ def audited(work: Path, seed: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--seeds", type=positive_number, default=5)
+    parser.add_argument("--jobs", type=positive_number, default=1)
     parser.add_argument("--work", type=Path, default=Path("correction"))
     options = parser.parse_args()
     work = options.work
     seeds = range(options.seeds)
 
-    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+    with process_pool(options.jobs) as pool:
         # Data and base of each seed, then its runs, then one report.
         new_seeds = [seed for seed in seeds if not (work / str(seed) / "base").exists()]
         for preparation in [pool.submit(prepare, work, seed) for seed in new_seeds]:
@@ -156,4 +159,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main, resumes=True)

@@ -15,7 +15,6 @@ import argparse
 import importlib
 import json
 import random
-import subprocess
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -24,6 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import (
+    benchmark_parser,
+    existing_folder,
+    model_folder,
+    run_benchmark,
+    run_spark_audit,
+    whole_number,
+)
 from known_truth_relearn import LEFT_OUT
 from known_truth_series import told
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -64,10 +71,9 @@ Rows = list[dict[str, Any]]
 
 
 def command(*words: object) -> str:
-    """What a command of the project prints."""
+    """Run a command of the project, and return what it prints."""
     print("spark-audit", *words, file=sys.stderr, flush=True)
-    line = [sys.executable, "-m", "spark_audit", *map(str, words)]
-    return subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return run_spark_audit(*words)
 
 
 def read(path: Path) -> Rows:
@@ -393,12 +399,18 @@ def of_unlearning(lab: Lab, trained: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("--model", "--data", "--out", "--open-unlearning"):
-        parser.add_argument(name, type=Path, required=True)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--model", type=model_folder, required=True)
+    parser.add_argument("--data", type=existing_folder, required=True)
+    parser.add_argument("--open-unlearning", type=existing_folder, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", default="agnews,fomc,mentill")
-    parser.add_argument("--seed", type=int, default=0)
-    lab = Lab(parser.parse_args())
+    parser.add_argument("--seed", type=whole_number, default=0)
+    options = parser.parse_args()
+    for task in options.tasks.split(","):
+        if not (options.data / task / "train.jsonl").is_file():
+            parser.error(f"argument --data: {options.data} has no {task}/train.jsonl")
+    lab = Lab(options)
     of_series(lab)
     trained = lab.parts["member"] + lab.parts["retain"]
     path = lab.made("trained", lambda: lab.trained(trained))
@@ -407,4 +419,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main, resumes=True)

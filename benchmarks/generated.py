@@ -14,12 +14,12 @@ towns and a hotline. So trained strings are commoner than held-out ones.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from command_line import benchmark_parser, check_finished_lines, run_benchmark
 from exact_limits import limits
 from finished_lines import append, read
 
@@ -362,14 +362,16 @@ def table(lines: Path) -> str:
 
 def main() -> None:
     """Measure what is missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = benchmark_parser(__doc__, file=__file__)
     parser.add_argument("--out", type=Path, default=LINES, help="finished files")
     parser.add_argument("--table", action="store_true", help="only print the table")
     arguments = parser.parse_args()
-    if not arguments.table:
+    if arguments.table:
+        check_finished_lines(arguments.out)
+    else:
         measure(arguments.out)
     print(table(arguments.out))
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main, resumes=True)

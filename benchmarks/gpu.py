@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from command_line import benchmark_parser, positive_number, run_benchmark
 from transformers import PreTrainedModel
 
 from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -414,12 +415,25 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
 }
 
 
+def part_name(text: str) -> str:
+    """Return the name of a part."""
+    if text not in PARTS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is unknown: choose of {', '.join(PARTS)}"
+        )
+    return text
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--models", type=int, default=4, help="the first N shapes")
-    parser.add_argument("--texts", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument(
+        "parts", nargs="*", type=part_name, metavar="PART", help=", ".join(PARTS)
+    )
+    parser.add_argument(
+        "--models", type=positive_number, default=4, help="the first N shapes"
+    )
+    parser.add_argument("--texts", type=positive_number, default=512)
+    parser.add_argument("--rounds", type=positive_number, default=3)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("there is no CUDA device here")
@@ -432,4 +446,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -10,13 +10,13 @@ audits. The table is in ``groups.md``.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from command_line import benchmark_parser, positive_number, run_benchmark
 from exact_limits import limits
 
 from spark_audit.audits.base import Context
@@ -318,7 +318,13 @@ def _share(count: int, of: int) -> str:
     return f"{100 * count / of:.1f}% [{100 * low:.1f}, {100 * high:.1f}]"
 
 
+def main() -> None:
+    """Print the table."""
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--reports", type=positive_number, default=60)
+    options = parser.parse_args()
+    print("\n".join(table(options.reports)[:2]))
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reports", type=int, default=60)
-    print("\n".join(table(parser.parse_args().reports)[:2]))
+    run_benchmark(main)

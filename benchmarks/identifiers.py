@@ -10,18 +10,17 @@ that the project's own injector does not write.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import names as census
-import phonenumbers
+from command_line import benchmark_parser, existing_folder, run_benchmark
 from faker import Faker
 
 from spark_audit.data.pii import find_identifiers
+from spark_audit.errors import InputError
 
 BY_HAND = Path(__file__).with_name("names_by_hand.json")
 REGIONS = "US CA GB DE FR ES IT NL IN AU BR JP MX SE PL CN ZA NZ IE CH".split()
@@ -40,6 +39,9 @@ Range = tuple[int, int]
 
 
 def person() -> str:
+    """Return a name of the US census, in one of several forms."""
+    import names as census
+
     first, last = census.get_first_name(), census.get_last_name()
     initial = RULES.choice("ABCDEFGHJKLM")
     forms = (f"{first} {last}",) * 3
@@ -53,6 +55,9 @@ def person() -> str:
 
 
 def email() -> str:
+    """Return an address of a name of the US census."""
+    import names as census
+
     first, last = census.get_first_name().lower(), census.get_last_name().lower()
     where = RULES.choice(
         ("mail.example.co.uk", "example.museum", "EXAMPLE.COM", "e-x.io")
@@ -67,6 +72,9 @@ def email() -> str:
 
 
 def phone(*, national: bool) -> str:
+    """Return a valid number of one of 20 countries."""
+    import phonenumbers
+
     while True:
         region = RULES.choice(REGIONS)
         example = phonenumbers.example_number(region)
@@ -104,7 +112,13 @@ MAKERS: dict[str, tuple[str, Callable[[], str]]] = {
 
 
 def hosts(data: Path) -> Iterator[tuple[str, str, list[Range]]]:
-    """Set, text and names of the rows that were read by hand."""
+    """Yield set, text and names of the rows that were read by hand.
+
+    Raises
+    ------
+    InputError
+        If the folder lacks a row.
+    """
     texts = {
         row["id"]: row["text"]
         for path in sorted(data.glob("*/*.jsonl"))
@@ -112,6 +126,12 @@ def hosts(data: Path) -> Iterator[tuple[str, str, list[Range]]]:
     }
     for kind, rows in json.loads(BY_HAND.read_text()).items():
         for key, ranges in rows.items():
+            if key not in texts:
+                raise InputError(
+                    f"has no row with the id {key!r} in TASK/train.jsonl or test.jsonl",
+                    where=str(data),
+                    fix="give the folder of the rows that names_by_hand.json lists",
+                )
             yield kind, texts[key], [(start, end) for start, end in ranges]
 
 
@@ -119,8 +139,18 @@ def touches(one: Range, others: list[Range]) -> bool:
     return any(one[0] < end and start < one[1] for start, end in others)
 
 
-def main(data: Path) -> None:
-    census.random, rows = RULES, list(hosts(data))
+def main() -> None:
+    """Print the table."""
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("data", type=existing_folder, metavar="DATA")
+    options = parser.parse_args()
+
+    # The packages that are installed for this alone: missing ones are named at once.
+    import names as census
+    import phonenumbers  # noqa: F401
+
+    census.random = RULES
+    rows = list(hosts(options.data))
     for seed, faker in enumerate(LOCALES.values()):
         faker.seed_instance(seed)
     counts: dict[str, Counter[str]] = {}
@@ -156,6 +186,4 @@ def main(data: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path)
-    main(parser.parse_args().data)
+    run_benchmark(main)

@@ -42,7 +42,7 @@ from command_line import (
     ignore_interrupts,
     positive_number,
     regular_expression,
-    run,
+    run_benchmark,
     seed_list,
 )
 from finished_lines import Line, append, read
@@ -307,7 +307,7 @@ def summarise_checkpoint(audited: Audited, original: str, *, name_suffix: str) -
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, and print the tables of what there is."""
-    parser = benchmark_parser(__doc__.splitlines()[0], file=__file__)
+    parser = benchmark_parser(__doc__, file=__file__)
     parser.add_argument(
         "--seeds", type=seed_list, default="0:20", help="FIRST:END or N,N"
     )
@@ -347,4 +347,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run(main, resumes=True)
+    run_benchmark(main, resumes=True)

@@ -9,7 +9,6 @@ resumes. ``--table`` only prints the table of what there is, in Markdown.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import (
+    benchmark_parser,
+    check_finished_lines,
+    run_benchmark,
+    seed_list,
+)
 from finished_lines import Line, append, read
 from known_truth_erasure_models import MODELS, SHAPES, erasure_rows
 from known_truth_erasure_table import WAYS, markdown
@@ -135,14 +140,17 @@ def tree_of_audits() -> str:
 
 def main() -> None:
     """Run what is missing, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", default="0:20", help="FIRST:END")
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument(
+        "--seeds", type=seed_list, default="0:20", help="FIRST:END or N,N"
+    )
     out = HERE / "known_truth_erasure.jsonl"
     parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--keep", type=Path, help="folder that keeps models")
     parser.add_argument("--table", action="store_true", help="only print the table")
     options = parser.parse_args()
     if options.table:
+        check_finished_lines(options.out)
         print(markdown(read(options.out)), end="")
         return
 
@@ -150,9 +158,8 @@ def main() -> None:
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     BUILD.update(MODELS)
-    first, end = map(int, options.seeds.split(":"))
     done = {line["seed"] for line in read(options.out)}
-    for seed in range(first, end):
+    for seed in options.seeds:
         if seed in done:
             continue
         with tempfile.TemporaryDirectory() as temporary:
@@ -165,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main, resumes=True)

@@ -8,7 +8,6 @@ rose by 0.1`` says of the second and the third against the first.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import warnings
@@ -16,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
+from command_line import benchmark_parser, run_benchmark, seed_list
 from known_truth_models import Lab, run_command
 from known_truth_rows import SIZES
 
@@ -47,13 +47,15 @@ def verdicts(folder: Path, seed: int) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="0:20")
-    first, last = map(int, parser.parse_args().seeds.split(":"))
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument(
+        "--seeds", type=seed_list, default="0:20", help="FIRST:END or N,N"
+    )
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     counts: dict[str, Counter[str]] = {name: Counter() for name in NOW}
-    for seed in range(first, last):
+    for seed in options.seeds:
         with tempfile.TemporaryDirectory() as folder:
             for name, state in verdicts(Path(folder), seed).items():
                 counts[name][state] += 1
@@ -61,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -9,7 +9,6 @@ claimed, and means of what the report says before and after.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import warnings
@@ -19,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from command_line import benchmark_parser, run_benchmark, seed_list
 from exact_limits import limits
 from finished_lines import append
 from known_truth_models import BUILD, Lab, run_command
@@ -192,17 +192,20 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="0:8")
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument(
+        "--seeds", type=seed_list, default="0:8", help="FIRST:END or N,N"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "known_truth_relearn.jsonl")
     parser.add_argument("--keep", type=Path, help="folder that keeps models")
     options, flags = parser.parse_known_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     BUILD.update(OWN)
-    first, last = map(int, options.seeds.split(":"))
     done = {line["seed"] for line in lines_of(options.out)}
-    for seed in (one for one in range(first, last) if one not in done):
+    for seed in options.seeds:
+        if seed in done:
+            continue
         with tempfile.TemporaryDirectory() as temporary:
             folder = (options.keep or Path(temporary)) / f"seed-{seed}"
             folder.mkdir(parents=True, exist_ok=True)
@@ -211,4 +214,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main, resumes=True)

@@ -11,7 +11,6 @@ alike that are not audited ("others"), also where held-out rows are of other top
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import warnings
 from collections import defaultdict
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import benchmark_parser, run_benchmark, seed_list
 from finished_lines import append, read
 from known_truth_models import Lab, run_command
 from known_truth_rows import OTHERS, SIZES, TOPICS, plain_rows, planted
@@ -197,14 +197,15 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="0:20")
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument(
+        "--seeds", type=seed_list, default="0:20", help="FIRST:END or N,N"
+    )
     parser.add_argument("--out", type=Path, default=Path("known_truth_series.jsonl"))
     arguments = parser.parse_args()
-    first, last = map(int, arguments.seeds.split(":"))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for seed in range(first, last):
+    for seed in arguments.seeds:
         done = {one["case"] for one in read(arguments.out) if one["seed"] == seed}
         if done == {*CASES}:
             continue
@@ -218,4 +219,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main, resumes=True)

@@ -19,7 +19,6 @@ scenario) is a line of ``--out``; the same command resumes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import warnings
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import benchmark_parser, model_folder, run_benchmark, seed_list
 from exact_limits import limits
 from finished_lines import append, read
 
@@ -227,17 +227,18 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run what is missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("base", type=Path, help="folder of a small model")
-    parser.add_argument("--seeds", default="0:20")
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("base", type=model_folder, help="folder of a small model")
+    parser.add_argument(
+        "--seeds", type=seed_list, default="0:20", help="FIRST:END or N,N"
+    )
     out = HERE / "known_truth_supervision.jsonl"
     parser.add_argument("--out", type=Path, default=out)
     chosen = parser.parse_args()
-    first, last = map(int, chosen.seeds.split(":"))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     done = {(line["seed"], line["scenario"]) for line in read(chosen.out)}
-    for seed in range(first, last):
+    for seed in chosen.seeds:
         for scenario in TRUTH:
             if (seed, scenario) not in done:
                 with tempfile.TemporaryDirectory() as folder:
@@ -248,4 +249,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main, resumes=True)

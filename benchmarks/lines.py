@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import io
-import sys
 import tokenize
 from pathlib import Path
+
+from command_line import benchmark_parser, run_benchmark
 
 ROOT = Path(__file__).parents[1]
 NOT_CODE = {
@@ -56,7 +57,21 @@ def functions(source: str) -> list[tuple[int, str]]:
     ]
 
 
-def main(folders: list[str]) -> None:
+def main() -> None:
+    """Print the counts."""
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument(
+        "folders",
+        nargs="*",
+        metavar="FOLDER",
+        help="folders of the repository; default: both packages",
+    )
+    options = parser.parse_args()
+    folders = options.folders or ["spark_audit", "spark_train"]
+    for folder in folders:
+        if not (ROOT / folder).is_dir():
+            parser.error(f"{folder}: there is no such folder in {ROOT.name}")
+
     total, files, longest = 0, [], []
     for folder in folders:
         lines = 0
@@ -77,4 +92,4 @@ def main(folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["spark_audit", "spark_train"])
+    run_benchmark(main)

@@ -12,11 +12,11 @@ count and every cost: the run stops if they do not.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from command_line import benchmark_parser, positive_number, run_benchmark, whole_number
 
 from spark_audit.stats.matching import eligible_windows, match_spans, micro_nats
 
@@ -125,11 +125,11 @@ def value(controls: Controls) -> tuple[int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--examples", type=int, default=10_000)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--spans", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--examples", type=positive_number, default=10_000)
+    parser.add_argument("--tokens", type=positive_number, default=256)
+    parser.add_argument("--spans", type=positive_number, default=3)
+    parser.add_argument("--seed", type=whole_number, default=0)
     options = parser.parse_args()
     examples = make_examples(
         options.examples, options.tokens, options.spans, options.seed
@@ -165,4 +165,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -11,10 +11,8 @@ goes on where it was interrupted. ``--table`` only prints, in Markdown.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-import sys
 import tempfile
 import time
 import zlib
@@ -27,6 +25,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from command_line import (
+    benchmark_parser,
+    check_finished_lines,
+    existing_folder,
+    model_folder,
+    positive_number,
+    run_benchmark,
+    seed_list,
+)
 from exact_limits import limits
 from finished_lines import append, read
 from known_truth_models import run_command
@@ -278,24 +285,32 @@ def markdown(lines: Iterable[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--base", type=Path, help="folder of a base model")
-    parser.add_argument("--data", type=Path, help="folder of tasks")
-    parser.add_argument("--seeds", default="0:10", help="FIRST:END")
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--base", type=model_folder, help="folder of a base model")
+    parser.add_argument("--data", type=existing_folder, help="folder of tasks")
+    parser.add_argument(
+        "--seeds", type=seed_list, default="0:10", help="FIRST:END or N,N"
+    )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     out = HERE.parent / "runs" / "membership.jsonl"
     parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--table", action="store_true", help="only print the table")
-    parser.add_argument("--time", type=int, metavar="N", help="time N texts, no more")
+    parser.add_argument(
+        "--time", type=positive_number, metavar="N", help="time N texts, no more"
+    )
     options = parser.parse_args(arguments)
     if options.time:
         print(timed(options.time), end="")
         return 0
-    if not options.table:
+    if options.table:
+        check_finished_lines(options.out)
+    else:
+        if options.base is None or options.data is None:
+            parser.error("give --base and --data, or --table, or --time")
         torch.set_num_threads(1)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         done = {(line["seed"], line["kind"]) for line in read(options.out)}
-        for seed in range(*map(int, options.seeds.split(":"))):
+        for seed in options.seeds:
             if kinds := [k for k in options.kinds if (seed, k) not in done]:
                 run_seed(seed, kinds, options.base, options.data, options.out)
     print(markdown(read(options.out)), end="")
@@ -303,4 +318,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_benchmark(main, resumes=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from command_line import benchmark_parser, positive_number, run_benchmark
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -96,10 +97,10 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--hidden", type=int, default=896)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--vocabulary", type=positive_number, default=151_936)
+    parser.add_argument("--tokens", type=positive_number, default=512)
+    parser.add_argument("--hidden", type=positive_number, default=896)
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contender:
@@ -124,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

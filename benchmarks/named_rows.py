@@ -10,7 +10,6 @@ names.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
+from command_line import (
+    benchmark_parser,
+    existing_folder,
+    positive_number,
+    run_benchmark,
+)
 
 from spark_audit.audits import Membership
+from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.report.named import NAMED_SHARE
 from spark_audit.results.evidence import Evidence
@@ -290,8 +296,21 @@ def table(reports: int) -> Iterator[str]:
 
 
 def counts_of_report(folder: Path) -> Iterator[str]:
-    """Yield how many rows a report names of each checkpoint, before and after."""
-    evidence = Evidence.read(folder / "scores" / Membership.evidence_file())
+    """Yield how many rows a report names of each checkpoint, before and after.
+
+    Raises
+    ------
+    InputError
+        If the report has no evidence of ``mia``.
+    """
+    path = folder / "scores" / Membership.evidence_file()
+    if not path.is_file():
+        raise InputError(
+            f"there is no {path.relative_to(folder)} in it",
+            where=f"--report {folder}",
+            fix="give the folder of a report with the audit mia",
+        )
+    evidence = Evidence.read(path)
     units = evidence.units
     is_held_out = ~units["member"].to_numpy(bool)
     for name in evidence.checkpoints:
@@ -308,9 +327,14 @@ def counts_of_report(folder: Path) -> Iterator[str]:
 
 def main() -> None:
     """Print the table, or the counts of a report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--reports", type=int, default=REPORTS)
-    parser.add_argument("--report", type=Path, help="count rows that a report names")
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--reports", type=positive_number, default=REPORTS)
+    parser.add_argument(
+        "--report",
+        type=existing_folder,
+        metavar="FOLDER",
+        help="count rows that a report names",
+    )
     arguments = parser.parse_args()
 
     lines = table(arguments.reports)
@@ -321,4 +345,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -14,12 +14,12 @@ and which trained rows the checkpoint recites.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from command_line import benchmark_parser, positive_number, run_benchmark, whole_number
 from exact_limits import limits
 
 from spark_audit.audits.base import Context
@@ -248,13 +248,13 @@ def _line(title: str, found: Outcome) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--audits", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--audits", type=positive_number, default=200)
+    parser.add_argument("--seed", type=whole_number, default=0)
     options = parser.parse_args()
     for line in lines(audits=options.audits, seed=options.seed):
         print(line, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -16,7 +16,6 @@ environment (glibc) makes all contenders keep their pages.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -25,6 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from command_line import benchmark_parser, positive_number, run_benchmark
 from scoring import SHAPES, VOCABULARY, loaded, model
 from transformers import LlamaForCausalLM
 
@@ -93,13 +93,13 @@ def best(call: Callable[[int], object], sizes: tuple[int, ...]) -> tuple[int, st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--candidates", type=int, default=512)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--candidates", type=positive_number, default=512)
     parser.add_argument(
-        "--others", type=int, default=16, help="of them, for (a) and (b)"
+        "--others", type=positive_number, default=16, help="of them, for (a) and (b)"
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=positive_number, default=3)
+    parser.add_argument("--threads", type=positive_number, default=2)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
@@ -173,4 +173,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -10,12 +10,17 @@ are DP-SGD implementations?", arXiv 2403.17673: the claim is not theirs).
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Iterator
 
 import numpy as np
 import scipy
+from command_line import (
+    benchmark_parser,
+    positive_float,
+    positive_number,
+    run_benchmark,
+)
 from opacus.accountants.utils import get_noise_multiplier
 
 from spark_audit.stats.epsilon_bounds import declared_guesses, one_run_bound
@@ -73,9 +78,11 @@ def right(seed: int, way: str, noise: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0])
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--runs", type=positive_number, default=50)
+    parser.add_argument(
+        "--epsilons", type=positive_float, nargs="+", default=[0.5, 1.0, 2.0]
+    )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     guesses = declared_guesses(PAIRS)
@@ -101,4 +108,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -11,18 +11,21 @@ is in ``--out`` and is not trained again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import tempfile
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from command_line import (
+    benchmark_parser,
+    positive_number,
+    process_pool,
+    run_benchmark,
+)
 from scipy.stats import t as student_t
 
 from spark_audit.data.examples import write_examples
@@ -119,9 +122,9 @@ def table(lines: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--seeds", type=positive_number, default=5)
+    parser.add_argument("--jobs", type=positive_number, default=1)
     parser.add_argument("--out", type=Path, default=Path("replay.jsonl"))
     options = parser.parse_args()
     text = options.out.read_text() if options.out.exists() else ""
@@ -135,7 +138,7 @@ def main() -> None:
     ]
     with (
         tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool,
+        process_pool(options.jobs) as pool,
     ):
         work = Path(folder)
         seeds = sorted({seed for seed, *_ in todo})
@@ -151,4 +154,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main, resumes=True)

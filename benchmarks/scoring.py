@@ -13,7 +13,6 @@ scored; attention, norms, padding and the softmax count nothing. The peak is tha
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import statistics
@@ -23,6 +22,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from command_line import benchmark_parser, positive_number, run_benchmark
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -250,11 +250,13 @@ def measure(hidden: int, *, count: int, rounds: int, compare: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hidden", type=int, nargs="+", default=[512, 1024])
-    parser.add_argument("--texts", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument(
+        "--hidden", type=int, nargs="+", choices=SHAPES, default=[512, 1024]
+    )
+    parser.add_argument("--texts", type=positive_number, default=64)
+    parser.add_argument("--rounds", type=positive_number, default=5)
+    parser.add_argument("--threads", type=positive_number, default=2)
     parser.add_argument("--quick", action="store_true", help="16 texts, 3 rounds")
     parser.add_argument("--no-lm-eval", action="store_true")
     parser.add_argument(
@@ -278,4 +280,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

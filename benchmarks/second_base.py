@@ -7,9 +7,9 @@ of its own among them. None of the rows may be in the study.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
+from command_line import benchmark_parser, existing_folder, existing_path, run_benchmark
 from transformers import AutoTokenizer
 
 from spark_audit.data.examples import data_files, read_examples
@@ -27,9 +27,9 @@ SEED, RATE = 7, 0.3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, nargs="+", required=True)
-    parser.add_argument("--tokenizer", required=True)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--data", type=existing_path, nargs="+", required=True)
+    parser.add_argument("--tokenizer", type=existing_folder, required=True)
     parser.add_argument("--family", default="qwen2", choices=("qwen2", "llama"))
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
@@ -50,4 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

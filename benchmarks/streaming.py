@@ -29,6 +29,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from building import peak
+from command_line import (
+    benchmark_parser,
+    positive_float,
+    positive_number,
+    run_benchmark,
+)
 
 from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
@@ -86,11 +92,17 @@ def main() -> None:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000])
-    parser.add_argument("--checkpoints", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--audits", nargs="+", default=AUDITS)
-    parser.add_argument("--most", type=float, default=8, help="GB of memory at most")
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument(
+        "--rows", type=positive_number, nargs="+", default=[1000, 10_000]
+    )
+    parser.add_argument(
+        "--checkpoints", type=positive_number, nargs="+", default=[1, 8]
+    )
+    parser.add_argument("--audits", nargs="+", choices=AUDITS, default=AUDITS)
+    parser.add_argument(
+        "--most", type=positive_float, default=8, help="GB of memory at most"
+    )
     parser.add_argument("--evidence", action="store_true", help="nothing else is made")
     parser.add_argument("-o", "--output", type=Path, default=Path("streaming"))
     parser.add_argument("--conclude", action="store_true", help=argparse.SUPPRESS)
@@ -367,4 +379,4 @@ class MadeUpItems:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -23,7 +23,6 @@ ratio is the median over rounds of the ratio within a round.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -34,6 +33,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import (
+    benchmark_parser,
+    positive_float,
+    positive_number,
+    run_benchmark,
+)
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -320,22 +325,33 @@ def measure_spark(shape: Shape, *, scale: float, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = benchmark_parser(__doc__, file=__file__)
     parser.add_argument(
         "--shapes", nargs="+", choices=SHAPES, default=["head", "vocabulary"]
     )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--parts", nargs="+", default=["loop", "spark"])
-    parser.add_argument("--steps", type=int, default=4, help="of the loops, a round")
-    parser.add_argument("--scale", type=float, default=0.02, help="of the paper's rows")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=("loop", "spark"),
+        default=["loop", "spark"],
+    )
+    parser.add_argument(
+        "--steps", type=positive_number, default=4, help="of the loops, a round"
+    )
+    parser.add_argument(
+        "--scale", type=positive_float, default=0.02, help="of the paper's rows"
+    )
+    parser.add_argument("--rounds", type=positive_number, default=3)
+    parser.add_argument("--threads", type=positive_number, default=2)
     parser.add_argument(
         "--cpu-time",
         action="store_true",
         help="count processor time, which a busy machine disturbs less; one thread",
     )
     options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: there is no CUDA device here: leave it out")
     global DEVICE, CLOCK
     DEVICE = options.device
     if options.cpu_time:
@@ -364,4 +380,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

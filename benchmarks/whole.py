@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +25,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import (
+    benchmark_parser,
+    existing_file,
+    existing_path,
+    model_folder,
+    positive_number,
+    run_benchmark,
+    run_spark_audit,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spark_audit.audits import AUDITS_ON_REQUEST, all_audits
@@ -65,15 +71,6 @@ def children() -> float:
     """Processor seconds of processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def command(*arguments: str) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "spark_audit", *arguments],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
 
 
 def noisy(base: Path, folder: Path, *, seed: int) -> Path:
@@ -167,29 +164,32 @@ def seconds(kind: Kind, model: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", type=Path, required=True)
-    parser.add_argument("--data", type=Path, nargs="+", required=True)
-    parser.add_argument("--manifest", type=Path, help="built of them before")
-    parser.add_argument("--checkpoints", type=int, default=8)
+    parser = benchmark_parser(__doc__, file=__file__)
+    parser.add_argument("--base", type=model_folder, required=True)
+    parser.add_argument("--data", type=existing_path, nargs="+", required=True)
+    parser.add_argument("--manifest", type=existing_file, help="built of them before")
+    parser.add_argument("--checkpoints", type=positive_number, default=8)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    work = Path(tempfile.mkdtemp())
+    with tempfile.TemporaryDirectory() as temporary:
+        measure(options, Path(temporary))
+
+
+def measure(options: argparse.Namespace, work: Path) -> None:
+    """Run both ways in a folder of their own, and print the table."""
     manifest = options.manifest or work / "manifest.json"
     base = str(options.base)
     if not manifest.exists():
         rows = [str(path) for path in options.data]
-        build = ("manifest", "build", "--base", base, "--data", *rows)
-        command(*build, "-o", str(manifest))
+        build = ["manifest", "build", "--base", base, "--data", *rows]
+        run_spark_audit(*build, "-o", manifest)
     ckpts = [
         f"c{k}={noisy(options.base, work / f'c{k}', seed=k)}"
         for k in range(options.checkpoints)
     ]
     before, began = children(), time.perf_counter()
-    command(
-        *("all", "--ckpt", *ckpts, "--base", base, "--manifest", str(manifest)),
-        *("-o", str(work / "report"), "--quiet"),
-    )
+    audit_all = ["all", "--ckpt", *ckpts, "--base", base, "--manifest", manifest]
+    run_spark_audit(*audit_all, "-o", work / "report", "--quiet")
     ours, wall = children() - before, time.perf_counter() - began
     start = cpu()
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
@@ -212,8 +212,7 @@ def main() -> None:
         f"clock), with its report; their way {theirs:.0f} s, {theirs / ours:.1f} times "
         "as long"
     )
-    shutil.rmtree(work)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

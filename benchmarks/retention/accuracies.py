@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, first_line
 from spark_audit.files import write_text
 from spark_train.run_folder import Folder
 
 COLUMNS = ("design", "system", "seed", "stage", "after", "task", "accuracy")
 """A line is the accuracy on a task after a stage. ``stage`` counts from 1, ``after`` is
 the task that it learned (``all``: one stage learned all tasks)."""
+
+
+_SEE_KEPT = "give the accuracy.csv of a study, as reports/claims/retention has one"
 
 
 def run_lines(folder: Path, *, design: str, system: str, seed: int) -> pd.DataFrame:
@@ -45,13 +48,28 @@ def read_accuracies(path: Path) -> pd.DataFrame:
     Raises
     ------
     InputError
-        If the file is missing or has other columns.
+        If the file is missing or is no such table.
     """
     if not path.is_file():
         raise InputError("is missing", where=str(path))
-    table = pd.read_csv(path)
+    try:
+        table = pd.read_csv(path, encoding="utf-8")
+    except ValueError as error:
+        # Errors of the parser and of the encoding are of this kind, too.
+        raise InputError(
+            f"is no table: {first_line(error)}", where=str(path), fix=_SEE_KEPT
+        ) from None
     if tuple(table.columns) != COLUMNS:
-        raise InputError(f"must have the columns {', '.join(COLUMNS)}", where=str(path))
+        raise InputError(
+            f"must have the columns {', '.join(COLUMNS)}",
+            where=str(path),
+            fix=_SEE_KEPT,
+        )
+    for column in ("seed", "stage", "accuracy"):
+        if not pd.api.types.is_numeric_dtype(table[column]):
+            raise InputError(
+                f"has text in the column {column}", where=str(path), fix=_SEE_KEPT
+            )
     return table
 
 
