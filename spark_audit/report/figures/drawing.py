@@ -15,6 +15,7 @@ from spark_audit.report.figures.paper.drawing import (
     PAPER_FIGURES,
     paper_figure,
     titles_of_paper_figures,
+    why_not_held,
 )
 from spark_audit.report.figures.paper.widths import COLUMN_WIDTH, TEXT_WIDTH, WIDTH_ROOM
 from spark_audit.report.figures.report_figure import ReportFigure
@@ -216,7 +217,7 @@ def _plot_of_paper(report: Report, name: str, width: float | None) -> ReportFigu
     if drawn is None:
         raise InputError(
             f"the report holds nothing for the figure {name}",
-            fix=f"it needs {render(f'figure.{name}.needs')}",
+            fix=why_not_held(PreparedReport(report), name),
         )
     return drawn
 

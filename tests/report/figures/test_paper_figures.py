@@ -30,6 +30,7 @@ from spark_audit.report.figures.paper.forests import (
     utility_rows,
 )
 from spark_audit.report.figures.paper.frames import system_rows
+from spark_audit.report.figures.paper.left_out import MEASURES_OF_FIGURES
 from spark_audit.report.figures.paper.likelihood import (
     draw_likelihood,
     likelihood_rows,
@@ -540,6 +541,85 @@ def test_withheld_figures_are_named_as_such():
     withheld = what_is_not_written(report, ["figures"])
     (line,) = set(withheld) - set(missing)
     assert line.startswith("paper-top1 ")
+
+
+def two_orders_and_a_sweep() -> list[CheckpointFacts]:
+    """Checkpoints of which there are several task orders, and a sweep."""
+    names = ("spark", "spark-order-2")
+    return [trained("ul-0", **{"ptpc.alpha_ul": 0.0}), *map(trained, names)]
+
+
+def lines_by_figure(report: AuditReport) -> dict[str, list[str]]:
+    """The lines on what is not written, by the figure that they begin with."""
+    lines: dict[str, list[str]] = {}
+    for line in what_is_not_written(report, ["figures"]):
+        lines.setdefault(line.split()[0], []).append(line)
+    return lines
+
+
+@pytest.mark.parametrize("name", [*MEASURES_OF_FIGURES])
+def test_what_could_not_be_estimated_is_not_said_to_be_missing(name):
+    checkpoints = two_orders_and_a_sweep()
+    rows = [
+        figure(facts.name, "|".join((*measure[:2], variant)), None, note="too little")
+        for facts in checkpoints
+        for measure in MEASURES_OF_FIGURES[name].values()
+        for variant in measure.variants or ["0.1"]
+    ]
+    without_rows = lines_by_figure(made_report(checkpoints=checkpoints))
+    report = made_report(checkpoints=checkpoints, results=rows)
+    (line,) = lines_by_figure(report)[name]
+    assert line not in without_rows[name]
+    assert "too little" in line
+    with pytest.raises(InputError, match="too little"):
+        report.plot(name)
+
+
+def test_a_figure_of_two_axes_names_what_the_missing_axis_lacks():
+    rows = [
+        figure("er", "nll|nll|pii", 1.0),
+        figure("er", "nll|nll|low", None, note="too little"),
+    ]
+    (line,) = lines_by_figure(made_report(results=rows))["paper-likelihood"]
+    assert "too little" in line
+
+
+def test_audits_of_stages_alone_and_runs_without_times_are_not_missing():
+    untimed = trained("er@1")
+    untimed = untimed.model_copy(
+        update={"training": untimed.training.model_copy(update={"parts": []})}
+    )
+    rows = [figure("er@1", "utility|last", 0.5)]
+    report = made_report(checkpoints=[untimed], results=rows)
+    without_any = lines_by_figure(made_report())
+    for name in ("paper-utility", "paper-time"):
+        assert lines_by_figure(report)[name] != without_any[name]
+
+
+def test_a_panel_and_a_system_that_are_withheld_are_named():
+    report = swept_report()
+    few = [
+        row.model_copy(update={"clusters": 2}) if row.audit == "nll" else row
+        for row in report.results
+    ]
+    few.append(figure("fine", "rank|top1_rate|pii", 0.5))
+    few.append(figure("alone", "rank|top1_rate|pii", 0.5, clusters=2))
+    lines = lines_by_figure(made_report(checkpoints=report.checkpoints, results=few))
+    # The sweep has no panel of likelihoods, and another figure a system less.
+    assert len(lines["paper-sweep"]) == 1
+    (line,) = lines["paper-top1"]
+    assert "alone" in line
+    assert "fine" not in line
+    assert "paper-sweep" not in lines_by_figure(report)
+
+
+def test_a_panel_without_a_value_is_named_with_the_reason():
+    rows = [
+        figure("er", "utility|last", 0.5),
+        figure("er", "utility|bwt", None, note="one task"),
+    ]
+    (line,) = lines_by_figure(made_report(results=rows))["paper-utility"]
+    assert "one task" in line
 
 
 def test_a_figure_is_plotted_by_its_name_in_a_width(paper):

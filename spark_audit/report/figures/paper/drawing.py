@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from spark_audit.report.figures.paper.left_out import parts_left_out, reason_against
 from spark_audit.report.figures.paper.widths import COLUMN_WIDTH, TEXT_WIDTH
 from spark_audit.report.figures.report_figure import ReportFigure
 from spark_audit.report.figures.styling import styled
@@ -146,6 +147,8 @@ def drawing_of_orders(reports: Sequence[Report], *, width: float) -> Figure | No
 def figures_not_drawn(shared: PreparedReport, exact: PreparedReport) -> list[str]:
     """Return a line for each of the paper's figures that shared files do not show.
 
+    A figure that is drawn without some of its panels or systems has lines, too.
+
     Parameters
     ----------
     shared
@@ -153,16 +156,40 @@ def figures_not_drawn(shared: PreparedReport, exact: PreparedReport) -> list[str
     exact
         The same report with all figures, which tells what was withheld.
     """
-    drawn = titles_of_paper_figures(shared)
-    held = titles_of_paper_figures(exact)
-    lines = []
-    for name in PAPER_FIGURES:
-        if name in drawn:
-            continue
-        reason = "withheld" if name in held else "missing"
-        needs = render(f"figure.{name}.needs")
-        lines.append(render(f"figure.paper.{reason}", name=name, needs=needs))
+    lines: list[str] = []
+    with styled():
+        exact_results = prepared_frame(exact, "results")
+        for name, figure in PAPER_FIGURES.items():
+            shared_rows = figure.rows(shared)
+            exact_rows = figure.rows(exact)
+            if len(shared_rows):
+                lines += parts_left_out(name, shared_rows, exact_rows, exact_results)
+                continue
+
+            if len(exact_rows):
+                reason = render("figure.paper.because.withheld")
+            else:
+                reason = why_not_held(exact, name)
+            lines.append(render("figure.paper.not_drawn", name=name, reason=reason))
     return lines
+
+
+def why_not_held(exact: PreparedReport, name: str) -> str:
+    """Return why a report does not hold one of the paper's figures.
+
+    Parameters
+    ----------
+    exact
+        The report with all its figures.
+    name
+        A key of ``PAPER_FIGURES``, of which the report has no rows.
+    """
+    with styled():
+        return reason_against(
+            name,
+            prepared_frame(exact, "results"),
+            prepared_frame(exact, "checkpoints"),
+        )
 
 
 def _alt_text(name: str, rows: pd.DataFrame) -> str:

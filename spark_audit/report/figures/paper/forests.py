@@ -17,7 +17,13 @@ from spark_audit.report.figures.paper.frames import (
     first_variant,
     rows_named,
     stacked,
-    system_rows,
+)
+from spark_audit.report.figures.paper.measures import (
+    CANARY_MEASURES,
+    SELECTIVITY_MEASURES,
+    TOP1_MEASURES,
+    UTILITY_MEASURES,
+    Measures,
 )
 from spark_audit.report.figures.paper.panels import (
     MARK_SIZE,
@@ -52,14 +58,20 @@ WIDE_NAME = 32
 
 MARKER = "o"
 
-CANARY_PANELS = ("full", "password", "ssn")
-"""Parts of a canary, in the order of the paper's columns."""
-
 
 def selectivity_rows(results: pd.DataFrame) -> pd.DataFrame:
     """Return Delta_sel of each system: columns ``panel`` and ``SYSTEM_COLUMNS``."""
-    rows = system_rows(results, audit="matched", metric="delta_sel")
-    return stacked({"delta_sel": rows})
+    return stacked(_rows_by_panel(results, SELECTIVITY_MEASURES))
+
+
+def _rows_by_panel(
+    results: pd.DataFrame, measures: Measures
+) -> dict[str, pd.DataFrame]:
+    """Return the rows of each panel, with the columns ``SYSTEM_COLUMNS``."""
+    rows_by_panel = {}
+    for panel, measure in measures.items():
+        rows_by_panel[panel] = first_variant(results, measure)
+    return rows_by_panel
 
 
 @in_paper_style
@@ -82,11 +94,9 @@ def draw_selectivity(
 
 def top1_rows(results: pd.DataFrame) -> pd.DataFrame:
     """Return Top-1 of identifiers in %: columns ``panel`` and ``SYSTEM_COLUMNS``."""
-    rows = first_variant(
-        results, audit="rank", metric="top1_rate", variants=("pii", "pii_all")
-    )
+    rows = stacked(_rows_by_panel(results, TOP1_MEASURES))
     numbers = ["value", "low", "high"]
-    return stacked({"top1": rows.assign(**(100.0 * rows[numbers].astype(float)))})
+    return rows.assign(**(100.0 * rows[numbers].astype(float)))
 
 
 @in_paper_style
@@ -112,11 +122,9 @@ def utility_rows(results: pd.DataFrame) -> pd.DataFrame:
     -------
     Columns ``panel`` and ``SYSTEM_COLUMNS``.
     """
-    rows_by_panel = {}
-    for metric in ("last", "avg", "bwt"):
-        rows = system_rows(results, audit="utility", metric=metric)
-        rows_by_panel[metric] = rows_named(rows, is_of_first_order, "system")
-    return stacked(rows_by_panel)
+    rows = stacked(_rows_by_panel(results, UTILITY_MEASURES))
+    rows = rows_named(rows, is_of_first_order, "system")
+    return rows.reset_index(drop=True)
 
 
 @in_paper_style
@@ -135,15 +143,7 @@ def draw_utility(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure 
 
 def canary_rows(results: pd.DataFrame) -> pd.DataFrame:
     """Return the NLL of canaries by part: columns ``panel`` and ``SYSTEM_COLUMNS``."""
-    rows_by_panel = {}
-    for part in CANARY_PANELS:
-        rows_by_panel[part] = first_variant(
-            results,
-            audit="canary",
-            metric="nll",
-            variants=(f"{part}/annotation", part),
-        )
-    return stacked(rows_by_panel)
+    return stacked(_rows_by_panel(results, CANARY_MEASURES))
 
 
 @in_paper_style

@@ -6,13 +6,14 @@ several seeds. Frames are those of ``report.to_frame()``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.names import BASE, entry_of, series_of
 from spark_audit.report.cells import MAX_SHOWN_VALUE, VOID
+from spark_audit.report.figures.paper.measures import Measure
 
 SYSTEM_COLUMNS = ["system", "value", "low", "high", "is_void"]
 """Columns of the rows of one measure: names, three numbers, and whether it is void."""
@@ -104,10 +105,8 @@ def in_order(rows: pd.DataFrame, systems: Sequence[str]) -> pd.DataFrame:
     return ordered.reset_index(drop=True)
 
 
-def first_variant(
-    results: pd.DataFrame, *, audit: str, metric: str, variants: Iterable[str]
-) -> pd.DataFrame:
-    """Return the rows of the first of several variants that a frame has values of.
+def first_variant(results: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """Return the rows of the first of a measure's variants that a frame has values of.
 
     Parameters
     ----------
@@ -119,8 +118,10 @@ def first_variant(
     Columns ``SYSTEM_COLUMNS``.
     """
     rows = pd.DataFrame(columns=SYSTEM_COLUMNS)
-    for variant in variants:
-        rows = system_rows(results, audit=audit, metric=metric, variant=variant)
+    for variant in measure.variants:
+        rows = system_rows(
+            results, audit=measure.audit, metric=measure.metric, variant=variant
+        )
         if len(rows):
             break
     return rows

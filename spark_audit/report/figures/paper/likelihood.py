@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from spark_audit.report.figures.paper.frames import (
+    first_variant,
     rows_named,
-    system_rows,
 )
+from spark_audit.report.figures.paper.measures import LIKELIHOOD_MEASURES
 from spark_audit.report.figures.paper.panels import (
     MARK_SIZE,
     blocks,
@@ -63,8 +64,8 @@ def likelihood_rows(
     Columns ``SYSTEM_COLUMNS`` of identifiers, then ``value_low``, ``low_low`` and
     ``high_low`` of other text, and ``base``.
     """
-    identifiers = system_rows(results, audit="nll", metric="nll", variant="pii")
-    other_text = system_rows(results, audit="nll", metric="nll", variant="low")
+    identifiers = first_variant(results, LIKELIHOOD_MEASURES["identifiers"])
+    other_text = first_variant(results, LIKELIHOOD_MEASURES["other"])
     rows = identifiers.merge(
         other_text, on="system", suffixes=("", OF_OTHER_TEXT), how="inner"
     )

@@ -16,6 +16,7 @@ from spark_audit.report.figures.paper.frames import (
     system_rows,
     systems_of,
 )
+from spark_audit.report.figures.paper.measures import NOISE_MEASURES
 from spark_audit.report.figures.paper.panels import (
     MARK_SIZE,
     blocks,
@@ -62,7 +63,7 @@ def noise_rows(results: pd.DataFrame) -> pd.DataFrame:
     """
     frames = [pd.DataFrame(columns=[*SYSTEM_COLUMNS, "metric", "sigma"])]
     is_noise = results["audit"] == "noise"
-    for metric in LOOKS:
+    for metric in NOISE_MEASURES:
         variants = results.loc[is_noise & (results["metric"] == metric), "variant"]
         for variant in dict.fromkeys(variants):
             sigma = _sigma_of(variant)

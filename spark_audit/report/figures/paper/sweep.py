@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from spark_audit.provenance import sha256_json
 from spark_audit.report.cells import MAX_SHOWN_VALUE
-from spark_audit.report.figures.paper.frames import system_rows
+from spark_audit.report.figures.paper.frames import first_variant
+from spark_audit.report.figures.paper.measures import SWEEP_MEASURES
 from spark_audit.report.figures.paper.panels import (
     MARK_SIZE,
     draw_intervals,
@@ -30,9 +31,6 @@ from spark_audit.report.figures.paper.widths import TEXT_WIDTH
 from spark_audit.report.figures.styling import INK, MUTED
 from spark_audit.results.training import SETTINGS_WITHOUT_EFFECT
 from spark_audit.sentences import render
-
-SWEEP_MEASURES = {"last": ("utility", "last", ""), "pii": ("nll", "nll", "pii")}
-"""Panel -> audit, metric and variant that it shows."""
 
 UNSWEPT = ("seed", *SETTINGS_WITHOUT_EFFECT)
 """Settings that decide nothing about what is learned, or only its luck."""
@@ -59,11 +57,12 @@ def sweep_rows(results: pd.DataFrame, checkpoints: pd.DataFrame) -> pd.DataFrame
     Columns ``SYSTEM_COLUMNS``, ``setting``, ``at`` (its value), ``is_default`` and
     ``measure`` (a key of ``SWEEP_MEASURES``); rising in ``at``.
     """
-    trainings = {name: each[0] for name, each in trainings_of(checkpoints).items()}
+    trainings = _trainings_of_systems(checkpoints)
+    sweeps = sweeps_of(checkpoints)
     frames = []
-    for measure, (audit, metric, variant) in SWEEP_MEASURES.items():
-        rows = system_rows(results, audit=audit, metric=metric, variant=variant)
-        for setting, systems in _sweeps(trainings).items():
+    for measure, shown in SWEEP_MEASURES.items():
+        rows = first_variant(results, shown)
+        for setting, systems in sweeps.items():
             settings = {name: trainings[name]["settings"][setting] for name in systems}
             defaults = [
                 name for name in systems if _is_default(setting, trainings[name])
@@ -88,8 +87,20 @@ def _is_default(setting: str, training: Training) -> bool:
     return changed is not None and setting not in changed
 
 
-def _sweeps(trainings: dict[str, Training]) -> dict[str, list[str]]:
-    """Return setting -> the systems of its longest sweep, of at least two values."""
+def _trainings_of_systems(checkpoints: pd.DataFrame) -> dict[str, Training]:
+    """Return what each system was trained with: its first seed."""
+    return {name: each[0] for name, each in trainings_of(checkpoints).items()}
+
+
+def sweeps_of(checkpoints: pd.DataFrame) -> dict[str, list[str]]:
+    """Return setting -> the systems of its longest sweep, of at least two values.
+
+    Parameters
+    ----------
+    checkpoints
+        The frame ``checkpoints`` of a report.
+    """
+    trainings = _trainings_of_systems(checkpoints)
     systems_by_sweep: dict[tuple[str, str], list[str]] = {}
     for name, training in trainings.items():
         for setting, value in training["settings"].items():

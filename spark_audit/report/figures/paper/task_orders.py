@@ -16,12 +16,13 @@ from matplotlib.figure import Figure
 
 from spark_audit.names import CheckpointName, is_untrained
 from spark_audit.report.figures.paper.frames import (
+    first_variant,
     in_order,
     rows_named,
     stacked,
-    system_rows,
     systems_of,
 )
+from spark_audit.report.figures.paper.measures import ORDERS_MEASURES
 from spark_audit.report.figures.paper.panels import (
     MARK_SIZE,
     dodged,
@@ -41,16 +42,6 @@ from spark_audit.report.figures.paper.widths import TEXT_WIDTH
 from spark_audit.report.figures.styling import INK, MUTED
 from spark_audit.report.figures.view import Look
 from spark_audit.sentences import render
-
-ORDERS_MEASURES = {
-    "last": ("utility", "last", ""),
-    "avg": ("utility", "avg", ""),
-    "bwt": ("utility", "bwt", ""),
-    "pii": ("nll", "nll", "pii"),
-    "low": ("nll", "nll", "low"),
-    "canary": ("nll", "nll", "canary"),
-}
-"""Panel -> audit, metric and variant that it shows, in the paper's order."""
 
 ORDERS_PANEL_HEIGHT = 1.75
 """Inches of a panel with its labels."""
@@ -124,10 +115,8 @@ def orders_rows(results: pd.DataFrame) -> pd.DataFrame:
     blocks_of_orders = [stacked({}).assign(order="")]
     for order, results_of_order in results.groupby("order", sort=True):
         rows_by_panel = {}
-        for panel, (audit, metric, variant) in ORDERS_MEASURES.items():
-            rows_by_panel[panel] = system_rows(
-                results_of_order, audit=audit, metric=metric, variant=variant
-            )
+        for panel, measure in ORDERS_MEASURES.items():
+            rows_by_panel[panel] = first_variant(results_of_order, measure)
         blocks_of_orders.append(stacked(rows_by_panel).assign(order=str(order)))
 
     # Beginning with an empty frame would make its types those of the result.
