@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
+# The folder of this package, by whose name processes that help import it, too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command_line import (
+    OneLineParser,
+    exit_code_of,
+    positive_number,
+)
+
 from spark_audit.checkpoints.untrusted import quiet as silence
-from spark_audit.errors import SparkError
 from spark_audit.messages import progress
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options: each is a field of the request."""
-    made = argparse.ArgumentParser(
+def parser() -> OneLineParser:
+    """Return the parser of the command line; each option is a field of the request."""
+    made = OneLineParser(
         prog="python benchmarks/claims",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -29,13 +38,19 @@ def parser() -> argparse.ArgumentParser:
     add("--data", type=Path, **several, help="JSONL of `spark-audit data inject`")
     add("--base", help="base model; default: made")
     add("--second-base", help="a base of another family")
-    add("--seeds", type=int, default=3, help="runs of each system")
-    add("--order-seeds", type=int, default=1, help="runs in the other task orders")
+    add("--seeds", type=positive_number, default=3, help="runs of each system")
+    add(
+        "--order-seeds",
+        type=positive_number,
+        default=1,
+        help="runs in the other task orders",
+    )
     add(
         "--systems",
         metavar="core|all|NAME,NAME",
         default="core",
-        help="core: the runs that claims read; all: the paper's 20 rows too; or some",
+        help="core: the runs that all claims but six read; all: those of the six and "
+        "of the paper's other systems, too; or names",
     )
     add(
         "--first-order",
@@ -48,11 +63,16 @@ def parser() -> argparse.ArgumentParser:
         help="settings: the paper's, or found by a written rule",
     )
     add("--set", dest="settings", **several, metavar="NAME=VALUE")
-    add("--candidates", type=int, default=512, help="a canary is ranked among so many")
-    add("--rows", type=int, help="train rows of a made task; default: 60")
+    add(
+        "--candidates",
+        type=positive_number,
+        default=512,
+        help="a canary is ranked among so many",
+    )
+    add("--rows", type=positive_number, help="train rows of a made task; default: 60")
     add(
         "--processes",
-        type=int,
+        type=positive_number,
         default=1,
         help="runs at once; times are judged with one only",
     )
@@ -72,40 +92,54 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a study and return the exit code."""
-    options = vars(parser().parse_args(arguments))
-    quiet = options.pop("quiet")
-    options |= {key: tuple(options[key]) for key in ("data", "settings")}
-    # Processes that help import the study by this name, too.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    """Run a study, or print its plan, and return the exit code."""
+    options = parser().parse_args(arguments)
+    return exit_code_of(partial(run, options), resumes=not options.plan)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run a study, or print its plan."""
     from claims.request import ClaimsRequest, TrainingOptions
 
-    try:
-        targets = options.pop("lora_targets")
-        training = TrainingOptions(
-            device=options.pop("device"),
-            dtype=options.pop("dtype"),
-            gradient_checkpointing=options.pop("gradient_checkpointing"),
-            lora_targets=tuple(filter(None, targets.split(","))),
-            tf32=options.pop("tf32"),
-        )
-        request = ClaimsRequest(**options, training=training)
-        with silence():
-            from claims.study import plan, study
-        with progress(quiet=quiet) as show:
-            if request.plan:
-                print("\n".join(plan(request, progress=show)))
-                return 0
-            outcome = study(request, progress=show)
-    except SparkError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        return 130
+    lora_targets = [name for name in options.lora_targets.split(",") if name]
+    request = ClaimsRequest(
+        output=options.output,
+        data=tuple(options.data),
+        base=options.base,
+        second_base=options.second_base,
+        seeds=options.seeds,
+        order_seeds=options.order_seeds,
+        systems=options.systems,
+        first_order=options.first_order,
+        by=options.by,
+        settings=tuple(options.settings),
+        candidates=options.candidates,
+        rows=options.rows,
+        processes=options.processes,
+        engine=options.engine,
+        address=options.address,
+        quick=options.quick,
+        no_training=options.no_training,
+        plan=options.plan,
+        hour_price=options.hour_price,
+        training=TrainingOptions(
+            device=options.device,
+            dtype=options.dtype,
+            gradient_checkpointing=options.gradient_checkpointing,
+            lora_targets=tuple(lora_targets),
+            tf32=options.tf32,
+        ),
+    )
+    with silence():
+        from claims.study import plan, study
+
+    with progress(quiet=options.quiet) as show:
+        if request.plan:
+            print("\n".join(plan(request, progress=show)))
+            return
+        outcome = study(request, progress=show)
     print(outcome.answer)
     print(f"Page: {outcome.folder / 'claims.html'}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -185,10 +185,11 @@ def run_seconds(
 
 
 def lines(costs: Sequence[PlannedCost], *, hour_price: float | None) -> Iterable[str]:
-    """The plan, as text: a line per system and order, and the sum."""
+    """Yield the plan, as text: a line per system and order, and the sum."""
     for cost in costs:
+        order = "second base" if cost.order == "second" else f"order {cost.order}"
         yield (
-            f"{cost.system:<22} order {cost.order:<7} {cost.n_runs:>3} runs "
+            f"{cost.system:<22} {order:<13} {cost.n_runs:>3} runs "
             f"{cost.hours:>8.2f} hours"
         )
     hours = sum(cost.hours for cost in costs)

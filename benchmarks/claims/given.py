@@ -15,6 +15,7 @@ from claims.plan import SYSTEMS, systems, task_orders
 from claims.request import SYSTEM_SETS, ClaimsRequest, TrainingOptions
 from claims.rules import RULES
 from spark_audit.checkpoints.detect import read_headers
+from spark_audit.checkpoints.devices import pick_device
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import Example, data_files, write_examples
 from spark_audit.demo import Size, make_data
@@ -47,10 +48,6 @@ def given(
     """Data and base, and the request with a second base where both are made."""
     if request.data and request.base is not None:
         return data_files(request.data), request.base, request
-    if request.data or request.base is not None:
-        raise InputError(
-            "belong together", where="--data and --base", fix="give both, or neither"
-        )
     size = QUICK if request.quick else MADE
     size = replace(size, train_rows=request.rows or size.train_rows)
     made = request.output / "made"
@@ -161,9 +158,12 @@ def check_request(request: ClaimsRequest) -> None:
 
     A setting that no system reads would be dropped in silence.
     """
+    _check_data_and_base(request)
     check_writable(request.output)
     if request.engine == "ray":
         check()
+    else:
+        pick_device(request.loading.device)
     if request.no_training and not any(request.output.glob("runs/*/*/*/run.json")):
         raise no_run(request.output)
     every_system = systems(all_=True)
@@ -191,6 +191,28 @@ def check_request(request: ClaimsRequest) -> None:
                 where="--set",
                 fix=choose(name, sorted(known)),
             )
+
+
+def _check_data_and_base(request: ClaimsRequest) -> None:
+    """Refuse data without a base, and a base without data; a plan needs both."""
+    if request.data and request.base is None:
+        raise InputError(
+            "needs the model that learns it",
+            where="--data",
+            fix="add --base MODEL, or leave out --data to have both made",
+        )
+    if request.base is not None and not request.data:
+        raise InputError(
+            "needs the rows that it learns",
+            where="--base",
+            fix="add --data FILE, or leave out --base to have both made",
+        )
+    if request.plan and not request.data:
+        raise InputError(
+            "measures your own data and base",
+            where="--plan",
+            fix="add --data FILE and --base MODEL",
+        )
 
 
 def no_run(folder: Path) -> InputError:

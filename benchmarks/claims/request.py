@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,8 +53,9 @@ class ClaimsRequest:
     order_seeds
         Of the others, which have one in the paper.
     systems
-        ``core``: what claims read and no other run; ``all``: the paper's 20 rows too;
-        or names of systems, with commas between them.
+        ``core``: runs that a claim reads, without those of the systems marked ``core =
+        false``, which only a few claims read; ``all``: those too, and the rest of the
+        paper's 20 rows; or names of systems, with commas between them.
     first_order
         Train in the first task order, and on one base alone.
     by
@@ -115,23 +117,40 @@ class ClaimsRequest:
         return StudentLoading(device=self.training.device, dtype=self.training.dtype)
 
     def __post_init__(self) -> None:
-        if min(self.seeds, self.order_seeds, self.processes) < 1:
-            where = "--seeds, --order-seeds, --processes"
-            raise InputError("must be at least 1", where=where)
-        if self.candidates < 2:
-            raise InputError("must be at least 2", where="--candidates")
-        if self.rows is not None and (self.rows < 1 or self.data):
+        _check_at_least("--seeds", self.seeds, 1)
+        _check_at_least("--order-seeds", self.order_seeds, 1)
+        _check_at_least("--processes", self.processes, 1)
+        _check_at_least("--candidates", self.candidates, 2)
+        if self.rows is not None:
+            _check_at_least("--rows", self.rows, 1)
+            if self.data:
+                raise InputError(
+                    "is the number of rows where data are made",
+                    where="--rows",
+                    fix="leave out --rows or --data",
+                )
+        if self.hour_price is not None and not self.plan:
             raise InputError(
-                "is the size of made tasks, at least 1",
-                where="--rows",
-                fix="leave out --rows or --data",
+                "is the price of an hour in a plan",
+                where="--hour-price",
+                fix="add --plan, or leave out --hour-price",
+            )
+        if self.hour_price is not None and not 0 <= self.hour_price < math.inf:
+            raise InputError(
+                f"{self.hour_price} is no price",
+                where="--hour-price",
+                fix="give a number, such as 2.5",
             )
         if self.address is not None and self.engine != "ray":
             raise InputError(
                 "is that of a Ray cluster", where="--address", fix="add --engine ray"
             )
         if self.systems not in SYSTEM_SETS and not self.system_names:
-            raise InputError("names no system", where="--systems")
+            raise InputError(
+                "names no system",
+                where="--systems",
+                fix="give core, all, or names such as er,spark",
+            )
         if self.first_order and self.second_base is not None:
             raise InputError(
                 "trains on one base",
@@ -143,3 +162,11 @@ class ClaimsRequest:
                 raise InputError(
                     f"{text!r} has no value", where="--set", fix="give NAME=VALUE"
                 )
+
+
+def _check_at_least(option: str, number: int, least: int) -> None:
+    """Refuse a number of an option that is too small."""
+    if number < least:
+        raise InputError(
+            f"{number} is too small", where=option, fix=f"give {least} or more"
+        )

@@ -18,7 +18,6 @@ from claims.training import Cluster, finished, train_all
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.untrusted import quiet
 from spark_audit.data.examples import Example, read_examples
-from spark_audit.errors import InputError
 from spark_audit.files import alone, write_text
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
@@ -108,10 +107,10 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
 
 
 def planned_runs(request: ClaimsRequest, rows: Sequence[Example]) -> list[Run]:
-    """Every run of a study, in the order in which they are trained.
+    """Return every run of a study, in the order in which they are trained.
 
-    With the core systems only those that a claim reads, in the task orders in which it
-    reads them.
+    Of the core systems only those that a claim reads, in the task orders in which it
+    reads them. The few claims that read another system cannot be judged then.
     """
     chosen = systems(all_=request.systems != "core")
     if request.system_names:
@@ -137,7 +136,7 @@ def planned_runs(request: ClaimsRequest, rows: Sequence[Example]) -> list[Run]:
 
 
 def plan(request: ClaimsRequest, *, progress: Progress | None = None) -> list[str]:
-    """What the study would train, in hours and money; nothing is kept.
+    """Return what the study would train, in hours and money; nothing is kept.
 
     Raises
     ------
@@ -145,12 +144,6 @@ def plan(request: ClaimsRequest, *, progress: Progress | None = None) -> list[st
         Without data and a base, which a study makes for itself and needs no plan for.
     """
     show = progress or (lambda what, done, total: None)
-    if not request.data or request.base is None:
-        raise InputError(
-            "is of your data and base",
-            where="--plan",
-            fix="give --data and --base",
-        )
     given.check_request(request)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

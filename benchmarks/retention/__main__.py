@@ -11,12 +11,23 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from spark_audit.errors import SparkError
+# The folder of this package and of the claims', whose rules are used.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command_line import (
+    OneLineParser,
+    existing_file,
+    existing_folder,
+    exit_code_of,
+)
+
+from spark_audit.errors import InputError
 from spark_audit.messages import progress
 
 if TYPE_CHECKING:
@@ -25,20 +36,20 @@ if TYPE_CHECKING:
 ACCURACY, PAGE = "accuracy.csv", "retention.md"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> OneLineParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
+    made = OneLineParser(
         prog="python benchmarks/retention",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("--data", type=Path, help="folder of the sources' folders")
+    add("--data", type=existing_folder, help="folder of the sources' folders")
     add("--base", help="base model")
     add("-o", "--output", type=Path, help="folder of the study")
     add(
         "--design",
-        type=Path,
+        type=existing_file,
         metavar="TOML",
         help="tasks, settings and rules; default: those of the kept study",
     )
@@ -48,7 +59,12 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print how well words tell labels apart, and train nothing",
     )
-    add("--page", type=Path, metavar="CSV", help="print the page of kept accuracies")
+    add(
+        "--page",
+        type=existing_file,
+        metavar="CSV",
+        help="print the page of kept accuracies",
+    )
     add("--quiet", action="store_true")
     return made
 
@@ -56,30 +72,28 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run a study, or print what was asked for, and return the exit code."""
     options = parser().parse_args(arguments)
-    # The folder of this package and of the claims', whose rules are used.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    try:
-        if options.page is not None:
-            _print_page(options.page, _design(options))
-        elif options.pairs:
-            _require(options, "data")
-            _print_pairs(options.data, _design(options))
-        else:
-            _require(options, "data", "base", "output")
-            _study(options, _design(options))
-    except SparkError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        return 130
-    return 0
-
-
-def _require(options: argparse.Namespace, *names: str) -> None:
-    missing = [f"--{name}" for name in names if getattr(options, name) is None]
+    if options.page is not None:
+        needed = []
+    elif options.pairs:
+        needed = ["data"]
+    else:
+        needed = ["data", "base", "output"]
+    missing = [f"--{name}" for name in needed if getattr(options, name) is None]
     if missing:
-        parser().error(f"the following arguments are required: {', '.join(missing)}")
+        parser().error(f"give {', '.join(missing)}")
+
+    is_study = options.page is None and not options.pairs
+    return exit_code_of(partial(run, options), resumes=is_study)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run a study, or print what was asked for."""
+    if options.page is not None:
+        _print_page(options.page, _design(options))
+    elif options.pairs:
+        _print_pairs(options.data, _design(options))
+    else:
+        _study(options, _design(options))
 
 
 def _design(options: argparse.Namespace) -> StudyRules:
@@ -100,6 +114,12 @@ def _print_pairs(data: Path, rules: StudyRules) -> None:
     from spark_audit.report.writers.markdown import table
 
     sources = sorted(path.parent.name for path in data.glob("*/train.jsonl"))
+    if not sources:
+        raise InputError(
+            f"{data} has no SOURCE/train.jsonl",
+            where="--data",
+            fix="give the folder of the sources' folders",
+        )
     rows = [
         (
             pair.source,
@@ -116,9 +136,15 @@ def _study(options: argparse.Namespace, rules: StudyRules) -> None:
     from retention.accuracies import read_accuracies, write_accuracies
     from retention.pages import answer, page
     from retention.runs import run_study
+    from spark_audit.checkpoints.detect import read_headers
+    from spark_audit.checkpoints.devices import pick_device
     from spark_audit.checkpoints.untrusted import quiet
     from spark_audit.files import write_text
+    from spark_train.training_request import StudentLoading
 
+    # Before anything is written.
+    pick_device(options.device)
+    read_headers(options.base, StudentLoading(device=options.device))
     path = options.output / ACCURACY
 
     def keep(table: pd.DataFrame) -> None:

@@ -392,7 +392,7 @@ def test_a_folder_is_of_one_process(tmp_path):
         pytest.raises(InputError, match="study: "),
     ):
         study(ClaimsRequest(output=tmp_path / "study", quick=True))
-    with pytest.raises(InputError, match="^--data and --base: "):
+    with pytest.raises(InputError, match="^--base: "):
         study(ClaimsRequest(output=tmp_path / "study", base="there"))
     assert not (tmp_path / "study").exists()
 
@@ -460,6 +460,69 @@ def test_a_choice_of_runs_that_cannot_be_made_is_refused(options, tmp_path):
         check_request(ClaimsRequest(output=tmp_path, **options))
 
 
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"seeds": 0}, "--seeds"),
+        ({"order_seeds": 0}, "--order-seeds"),
+        ({"processes": 0}, "--processes"),
+        ({"candidates": 1}, "--candidates"),
+        ({"rows": 0}, "--rows"),
+        ({"rows": 9, "data": (Path("rows.jsonl"),)}, "--rows"),
+        ({"hour_price": 2.0}, "--hour-price"),
+        ({"hour_price": math.nan, "plan": True}, "--hour-price"),
+        ({"data": (Path("rows.jsonl"),)}, "--data"),
+        ({"base": "model"}, "--base"),
+        ({"base": "model", "plan": True}, "--base"),
+        ({"plan": True}, "--plan"),
+        ({"settings": ("lr",)}, "--set"),
+        ({"settings": ("no.such=1",)}, "--set"),
+    ],
+    ids=str,
+)
+def test_an_error_names_the_one_option_that_was_typed(options, option, tmp_path):
+    with pytest.raises(InputError) as error:
+        check_request(ClaimsRequest(output=tmp_path, **options))
+    assert error.value.where == option
+    assert error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("systems_chosen", "second_base", "n_runs"),
+    [
+        ("core", None, 63),
+        ("all", None, 117),
+        ("core", "another", 72),
+        ("all", "another", 129),
+    ],
+)
+def test_a_study_of_six_tasks_has_as_many_runs_as_is_written(
+    systems_chosen, second_base, n_runs, tmp_path
+):
+    """``reports/README.md`` has these figures, with three seeds in all task orders."""
+    tasks = ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo")
+    request = ClaimsRequest(
+        output=tmp_path,
+        systems=systems_chosen,
+        second_base=second_base,
+        seeds=3,
+        order_seeds=3,
+    )
+    planned = planned_runs(request, [a_train_row(task) for task in tasks])
+    assert len(planned) == n_runs
+
+
+def test_a_plan_tells_the_second_base_from_task_orders():
+    planned = [
+        costs.PlannedCost(system="er", order=order, n_runs=3, hours=1.5)
+        for order in ("1", "second")
+    ]
+    first, second, *_ = costs.lines(planned, hour_price=None)
+    assert "order 1" in first
+    assert "second base" in second
+    assert "order" not in second
+
+
 def test_hours_are_those_of_the_parts_of_a_run():
     """Three tasks of 10 rows, two epochs, five steps of correction, four answers."""
     rows = [
@@ -510,7 +573,7 @@ def test_a_plan_measures_each_method_and_keeps_nothing(
     assert ["spark", "order", "1"] in systems_and_orders
     assert "6 runs" in printed[-2]
     assert not (tmp_path / "study").exists()
-    with pytest.raises(InputError, match="^--plan: .*--data and --base"):
+    with pytest.raises(InputError, match="^--plan: .*--data .*--base"):
         plan(replace(request, data=(), base=None))
 
 

@@ -1,5 +1,9 @@
 """Mistakes on the command line of a benchmark are one line with an exit code."""
 
+import ast
+import importlib
+from pathlib import Path
+
 import pytest
 from command_line import (
     benchmark_parser,
@@ -85,3 +89,26 @@ def test_options_are_named_as_they_were_typed(capsys):
 
     exit_code_of(fail)
     assert "--data and --base" in capsys.readouterr().err
+
+
+def test_every_benchmark_reads_its_options_by_this_parser():
+    """A parser of its own would print the whole usage for each mistake."""
+    folder = Path(__file__).parents[2] / "benchmarks"
+    for path in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
+        names = {
+            node.attr
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Attribute)
+        }
+        is_parser = path.name == "command_line.py"
+        assert is_parser or "ArgumentParser" not in names, path.name
+
+
+@pytest.mark.parametrize("study", ["claims", "retention"])
+@pytest.mark.parametrize("words", [[], ["--seeds", "x"], ["--no-such-option"]], ids=str)
+def test_a_study_says_a_wrong_option_in_one_line(study, words, capsys):
+    main = importlib.import_module(f"{study}.__main__").main
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -140,6 +140,25 @@ def test_nothing_is_judged_where_er_learned_nothing_or_nothing_was_forgotten():
     assert remembered["seqft-forgets"] == "fails"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "# A page\n\nof words, and\nof, more, words\n",
+        "system,seed\ner,0\n",
+        ",".join(COLUMNS) + "\nas-it-is,er,first,1,a,a,0.5\n",
+        ",".join(COLUMNS) + "\nas-it-is,er,0,1,a,a,good\n",
+        "",
+        b"\xff\xfe\x00",
+    ],
+    ids=["prose", "other columns", "seed in words", "words", "nothing", "bytes"],
+)
+def test_a_file_that_is_no_table_of_accuracies_is_refused(content, tmp_path):
+    path = tmp_path / "accuracy.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError):
+        read_accuracies(path)
+
+
 def test_last_and_bwt_are_those_of_the_accuracies():
     table = accuracies({"er": 0.1}, seeds=1)
     for metric, value in {"last": 0.9 - 0.1 * 6 / 4, "bwt": -0.1 * 6 / 3}.items():
