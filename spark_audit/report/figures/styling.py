@@ -69,27 +69,19 @@ def styled(**settings: Any) -> Iterator[None]:
         yield
 
 
-def palette(report: Report) -> dict[str, int]:
+def palette(*reports: Report) -> dict[str, int]:
     """Return the number of each checkpoint of a report, from 0, the reference first.
+
+    Of several reports, a name has one number in all of them.
 
     The number decides colour, marker and dashes; replicates share that of their entry.
     Colours repeat from the ninth number on with another marker, markers from the
     fifteenth with another colour. Stages of a series have a number only if the report
     has figures of them that are not the series'.
     """
-    # Some checkpoints are named only in rows or only in tables.
     names = []
-    for checkpoint in report.checkpoints:
-        if series_of(checkpoint.name) == checkpoint.name:
-            names.append(checkpoint.name)
-
-    names += [row.checkpoint for row in report.results]
-    for row in report.contrasts:
-        names += [row.checkpoint, row.baseline]
-    for records in report.tables.values():
-        for record in records:
-            if record.get("checkpoint"):
-                names.append(record["checkpoint"])
+    for report in reports:
+        names += _names_in(report)
 
     palette_numbers: dict[str, int] = {}
     entry_numbers: dict[str, int] = {}
@@ -102,3 +94,23 @@ def palette(report: Report) -> dict[str, int]:
         palette_numbers[name] = entry_numbers[entry]
         palette_numbers[entry] = entry_numbers[entry]
     return palette_numbers
+
+
+def _names_in(report: Report) -> list[str]:
+    """Return the checkpoints that a report names, as often as it does.
+
+    Some are named only in rows or only in tables.
+    """
+    names = []
+    for checkpoint in report.checkpoints:
+        if series_of(checkpoint.name) == checkpoint.name:
+            names.append(checkpoint.name)
+
+    names += [row.checkpoint for row in report.results]
+    for row in report.contrasts:
+        names += [row.checkpoint, row.baseline]
+    for records in report.tables.values():
+        for record in records:
+            if record.get("checkpoint"):
+                names.append(record["checkpoint"])
+    return names

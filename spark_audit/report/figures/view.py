@@ -59,6 +59,18 @@ HELD_OUT_LOOK = Look("s", MUTED, filled=False)
 """Identifiers that were never trained on."""
 
 
+def look_of_number(number: int) -> Look:
+    """Return the colour and the marker of a number in the palette.
+
+    Both repeat, but the same pair only after 56 checkpoints, the least common multiple
+    of 14 markers and 8 colours.
+    """
+    return Look(
+        marker=MARKERS[number % len(MARKERS)],
+        colour=LIGHT[number % len(LIGHT)],
+    )
+
+
 @dataclass(frozen=True)
 class Sketch:
     """A drawn figure, and the inputs of its words.
@@ -258,13 +270,7 @@ class View:
         if self.doubt(name, audit, row):
             return DOUBT_LOOK
 
-        # Markers and colours repeat, but the same pair only after 56 checkpoints, the
-        # least common multiple of 14 markers and 8 colours.
-        number = self.palette_numbers.get(name, 0)
-        return Look(
-            marker=MARKERS[number % len(MARKERS)],
-            colour=LIGHT[number % len(LIGHT)],
-        )
+        return look_of_number(self.palette_numbers.get(name, 0))
 
     def leaking(self, rows: Mapping[str, Row], audit: str) -> list[str]:
         """Return the checkpoints of rows in which an audit found something."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_audit.report.figures.paper.left_out import parts_left_out, reason_against
 from spark_audit.report.figures.paper.widths import COLUMN_WIDTH, TEXT_WIDTH
 from spark_audit.report.figures.report_figure import ReportFigure
-from spark_audit.report.figures.styling import styled
+from spark_audit.report.figures.styling import palette, styled
 from spark_audit.report.frames import prepared_frame
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.results import Report
@@ -42,11 +42,14 @@ class PaperFigure:
         Its functions there are ``draw_STEM`` and ``STEM_rows``.
     frames
         Frames of the report that both functions take, in order.
+    has_looks
+        Whether systems are told apart by colours and marks, which are the report's.
     """
 
     file: str
     stem: str
     frames: Sequence[str] = ("results",)
+    has_looks: bool = False
 
     def rows(self, prepared: PreparedReport) -> pd.DataFrame:
         """Return the rows that are drawn; none: the report does not hold the figure."""
@@ -55,10 +58,13 @@ class PaperFigure:
 
     def draw(self, prepared: PreparedReport, width: float) -> Figure | None:
         """Return matplotlib's figure of a width in inches; None: it has no rows."""
-        drawn: Figure | None = self._call(f"draw_{self.stem}", prepared, width=width)
+        options: dict[str, Any] = {"width": width}
+        if self.has_looks:
+            options["palette_numbers"] = palette(prepared.report)
+        drawn: Figure | None = self._call(f"draw_{self.stem}", prepared, **options)
         return drawn
 
-    def _call(self, function: str, prepared: PreparedReport, **options: float) -> Any:
+    def _call(self, function: str, prepared: PreparedReport, **options: Any) -> Any:
         """Call a function of the file with the report's frames."""
         folder = __name__.rpartition(".")[0]
         # The file is imported only now: seaborn takes long to import.
@@ -71,10 +77,10 @@ PAPER_FIGURES = {
     "paper-selectivity": PaperFigure("forests", "selectivity"),
     "paper-top1": PaperFigure("forests", "top1"),
     "paper-likelihood": PaperFigure(
-        "likelihood", "likelihood", ("results", "checkpoints")
+        "likelihood", "likelihood", ("results", "checkpoints"), has_looks=True
     ),
     "paper-utility": PaperFigure("forests", "utility"),
-    "paper-orders": PaperFigure("task_orders", "orders"),
+    "paper-orders": PaperFigure("task_orders", "orders", has_looks=True),
     "paper-sweep": PaperFigure("sweep", "sweep", ("results", "checkpoints")),
     "paper-time": PaperFigure("training_time", "time", ("checkpoints",)),
     "paper-canary": PaperFigure("forests", "canary"),
@@ -139,9 +145,10 @@ def drawing_of_orders(reports: Sequence[Report], *, width: float) -> Figure | No
 
     frames = []
     for number_of_order, report in enumerate(reports, start=1):
-        results = prepared_frame(PreparedReport(report), "results")
-        frames.append(results.assign(order=str(number_of_order)))
-    return draw_orders(pd.concat(frames, ignore_index=True), width=width)
+        frame = prepared_frame(PreparedReport(report), "results")
+        frames.append(frame.assign(order=str(number_of_order)))
+    results = pd.concat(frames, ignore_index=True)
+    return draw_orders(results, width=width, palette_numbers=palette(*reports))
 
 
 def figures_not_drawn(shared: PreparedReport, exact: PreparedReport) -> list[str]:

@@ -31,6 +31,15 @@ def systems_of(results: pd.DataFrame) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda name: name != BASE)
 
 
+def numbers_of(results: pd.DataFrame) -> dict[str, int]:
+    """Return the number of each system, where no report gives it one.
+
+    >>> numbers_of(pd.DataFrame({"checkpoint": ["er[1]", "er[2]", "base"]}))
+    {'base': 0, 'er': 1}
+    """
+    return {system: number for number, system in enumerate(systems_of(results))}
+
+
 def system_rows(
     results: pd.DataFrame, *, audit: str, metric: str, variant: str = ""
 ) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from spark_audit.report.figures.paper.frames import (
     first_variant,
+    numbers_of,
     rows_named,
 )
 from spark_audit.report.figures.paper.measures import LIKELIHOOD_MEASURES
@@ -93,6 +94,7 @@ def draw_likelihood(
     checkpoints: pd.DataFrame | None = None,
     *,
     width: float = TEXT_WIDTH,
+    palette_numbers: Mapping[str, int] | None = None,
 ) -> Figure | None:
     """Draw the NLL of identifiers over that of other text; None: not measured.
 
@@ -102,12 +104,16 @@ def draw_likelihood(
         As in :func:`likelihood_rows`.
     width
         Inches.
+    palette_numbers
+        System -> its number in the report's palette; default: its place in the results.
     """
     rows = likelihood_rows(results, checkpoints)
     if rows.empty:
         return None
 
-    looks = looks_of(list(dict.fromkeys(rows["system"])))
+    if palette_numbers is None:
+        palette_numbers = numbers_of(results)
+    looks = looks_of(list(dict.fromkeys(rows["system"])), palette_numbers)
     samples = system_samples(looks, rows)
     rows_by_base = list(blocks(rows, "base"))
     figure, panels = grid_of_panels(

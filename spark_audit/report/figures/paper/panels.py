@@ -20,11 +20,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from spark_audit.report.figures.canvas import thin_tick_labels
+from spark_audit.report.figures.canvas import MIN_LABEL_GAP, thin_tick_labels
 from spark_audit.report.figures.paper.widths import COLUMN_WIDTH, TEXT_WIDTH
-from spark_audit.report.figures.styling import LIGHT, MARKERS, MUTED, PAPER, styled
+from spark_audit.report.figures.styling import MUTED, PAPER, styled
 from spark_audit.report.figures.text_room import wrapped
-from spark_audit.report.figures.view import Look
+from spark_audit.report.figures.view import Look, look_of_number
 from spark_audit.sentences import render
 
 DrawParams = ParamSpec("DrawParams")
@@ -51,8 +51,14 @@ MAX_LEGEND_LETTERS = 40
 INCHES_OF_TICK = 0.7
 """Inches between two ticks of an axis, with their labels."""
 
+MIN_TICKS = 3
+"""Fewest ticks of an axis that has room for them."""
+
 LETTER = 0.062
 """Inches of a letter of 8 points, on average."""
+
+UPRIGHT = 90
+"""Degrees of labels that have no room beside each other."""
 
 
 def label(key: str, *, inches: float) -> str:
@@ -61,18 +67,51 @@ def label(key: str, *, inches: float) -> str:
 
 
 def set_ticks(axes: Axes, *, x: int = 0, y: int = 0) -> None:
-    """Set how many ticks an axis has at most; 0: it stays as it is.
+    """Set how many ticks an axis has about at most; 0: it stays as it is.
+
+    Two ticks say little of a scale: an axis with room for three has at least three.
 
     Matplotlib's own choice depends on settings, which differ where a figure is saved.
     """
     for axis, most in ((axes.xaxis, x), (axes.yaxis, y)):
         if most:
-            axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 4, 5, 10]))
+            locator = MaxNLocator(
+                most,
+                steps=[1, 2, 4, 5, 10],
+                min_n_ticks=min(most, MIN_TICKS),
+            )
+            axis.set_major_locator(locator)
+
+
+def set_labelled_ticks(
+    axes: Axes, values: Sequence[float], *, places: ArrayLike, inches: float
+) -> None:
+    """Set ticks at some values, with labels that stand upright if they would meet.
+
+    Parameters
+    ----------
+    values
+        Rising, (ticks,).
+    places
+        Where they stand in the scale of the axis, in any unit, (ticks,).
+    inches
+        Length of the axis from the first tick to the last.
+    """
+    labels = [f"{value:g}" for value in values]
+    letters = np.array([len(label) for label in labels], float)
+    distances = np.diff(np.asarray(places, float))
+    if len(values) > 1:
+        distances *= inches / distances.sum()
+
+    # Half of each of two labels stands between their ticks.
+    needed = LETTER * (letters[:-1] + letters[1:]) / 2 + MIN_LABEL_GAP
+    fits = bool(np.all(distances >= needed))
+    axes.set_xticks(values, labels, rotation=0 if fits else UPRIGHT)
 
 
 def n_ticks(width: float, *, n_panels: int = 1) -> int:
     """Return how many ticks a panel has room for, of those that share a width."""
-    return max(3, int(width / n_panels / INCHES_OF_TICK))
+    return max(2, int(width / n_panels / INCHES_OF_TICK))
 
 
 def is_narrow(width: float) -> bool:
@@ -133,14 +172,22 @@ def in_paper_style(
     return drawn
 
 
-def looks_of(systems: Sequence[str]) -> dict[str, Look]:
-    """Return the colour and the marker of each system, by its place."""
+def looks_of(
+    systems: Sequence[str], palette_numbers: Mapping[str, int]
+) -> dict[str, Look]:
+    """Return the colour and the marker of each system, by its number in the palette.
+
+    Parameters
+    ----------
+    palette_numbers
+        System -> number; one without a number takes the next that is free.
+    """
+    numbers = dict(palette_numbers)
     looks = {}
-    for place, system in enumerate(systems):
-        looks[system] = Look(
-            marker=MARKERS[place % len(MARKERS)],
-            colour=LIGHT[place % len(LIGHT)],
-        )
+    for system in systems:
+        if system not in numbers:
+            numbers[system] = max(numbers.values(), default=-1) + 1
+        looks[system] = look_of_number(numbers[system])
     return looks
 
 

@@ -18,6 +18,7 @@ from spark_audit.names import CheckpointName, is_untrained
 from spark_audit.report.figures.paper.frames import (
     first_variant,
     in_order,
+    numbers_of,
     rows_named,
     stacked,
     systems_of,
@@ -127,7 +128,12 @@ def orders_rows(results: pd.DataFrame) -> pd.DataFrame:
 
 
 @in_paper_style
-def draw_orders(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | None:
+def draw_orders(
+    results: pd.DataFrame,
+    *,
+    width: float = TEXT_WIDTH,
+    palette_numbers: Mapping[str, int] | None = None,
+) -> Figure | None:
     """Draw accuracy and likelihoods by task order; None: there is one order alone.
 
     Parameters
@@ -136,13 +142,15 @@ def draw_orders(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure |
         As in :func:`orders_rows`.
     width
         Inches.
+    palette_numbers
+        System -> its number in the report's palette; default: its place in the results.
     """
     rows = orders_rows(results)
     if rows.empty:
         return None
 
     systems = list(dict.fromkeys(rows["system"]))
-    looks = looks_of(systems)
+    looks = looks_of(systems, _numbers_of_first_orders(results, palette_numbers))
     samples = system_samples(looks, rows)
     panels = [panel for panel in ORDERS_MEASURES if panel in {*rows["panel"]}]
     n_columns = 2 if is_narrow(width) else 3
@@ -166,6 +174,18 @@ def draw_orders(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure |
     figure.supxlabel(render("figure.paper-orders.axis"), fontsize=8)
     draw_legend(figure, samples)
     return figure
+
+
+def _numbers_of_first_orders(
+    results: pd.DataFrame, palette_numbers: Mapping[str, int] | None
+) -> dict[str, int]:
+    """Return system -> its number: its own, else that of one of its task orders."""
+    if palette_numbers is None:
+        palette_numbers = numbers_of(results)
+    numbers: dict[str, int] = {}
+    for name, number in palette_numbers.items():
+        numbers.setdefault(without_order(name), number)
+    return numbers | dict(palette_numbers)
 
 
 def _draw_systems(
