@@ -41,6 +41,7 @@ from spark_audit.report.figures.paper.task_orders import draw_orders, orders_row
 from spark_audit.report.figures.paper.training_time import draw_time, time_rows
 from spark_audit.report.figures.paper.widths import COLUMN_WIDTH, TEXT_WIDTH
 from spark_audit.report.figures.styling import MUTED
+from spark_audit.report.figures.view import View
 from spark_audit.report.folder import what_is_not_written, write_report
 from spark_audit.report.prepared import PreparedReport
 from spark_audit.results import CheckpointFacts
@@ -317,6 +318,25 @@ def test_a_sweep_has_a_panel_for_each_setting_and_measure():
         assert labels == {"ptpc.alpha_ul", "ptpc.steps"}
 
 
+def default_marks_of(axes: Any) -> list[tuple[float, float]]:
+    """Return the marks of default values, which stand on the horizontal axis."""
+    marks = []
+    for line in axes.lines:
+        if line.get_transform() == axes.get_xaxis_transform():
+            marks += list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    return marks
+
+
+def test_the_default_of_a_sweep_is_marked_on_the_axis_and_in_the_legend():
+    drawn = draw_sweep(*frames(swept_report()))
+    assert drawn is not None
+    assert len(drawn.legends) == 1
+    for axes in drawn.axes:
+        default = DEFAULTS[axes.get_xlabel()]
+        # No line of reference goes through the interval of the default's run.
+        assert default_marks_of(axes) == [(default, 0.0)]
+
+
 def test_runs_of_one_setting_are_no_sweep():
     results, checkpoints = frames(swept_report())
     same = checkpoints[checkpoints["name"].isin(["spark", "other-seed", "er"])]
@@ -488,6 +508,75 @@ def test_figures_of_runs_fit_a_column_and_a_text(width):
     ):
         assert drawn is not None
         assert is_fit_for_a_paper(drawn, width)
+
+
+def looks_in_legend(drawn: Figure) -> dict[str, tuple[str, str]]:
+    """Return the colour and the marker of each name in the legend."""
+    (legend,) = drawn.legends
+    looks = {}
+    for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True):
+        looks[text.get_text()] = (handle.get_color(), handle.get_marker())
+    return looks
+
+
+def test_a_name_has_one_colour_and_one_mark_in_all_figures_of_a_report():
+    names = ["base", "first", "er", "spark", "er-order-2", "spark-order-2"]
+    rows = []
+    for name in names:
+        rows += [figure(name, f"nll|nll|{part}", 1.0) for part in ("pii", "low")]
+    # The names of figures begin later in the report, or in another order.
+    report = made_report("spark", *names, results=rows[::-1])
+    view = View.of_report(report)
+    drawn_looks = []
+    for name in ("paper-likelihood", "paper-orders"):
+        looks = looks_in_legend(report.plot(name).figure)
+        for system, look in looks.items():
+            own_look = view.own_look(system)
+            assert look == (own_look.colour, own_look.marker)
+        drawn_looks.append(looks)
+    likelihood, orders = drawn_looks
+    assert set(orders) == {"er", "spark"} < set(likelihood)
+
+    # Frames alone, too, give a name one look in both figures.
+    results = report.to_frame()
+    for drawn in (draw_likelihood(results), draw_orders(results)):
+        assert drawn is not None
+        looks = looks_in_legend(drawn)
+        drawn_looks.append({name: looks[name] for name in ("er", "spark")})
+    assert drawn_looks[-1] == drawn_looks[-2]
+
+
+def labels_of_ticks(axes: Any) -> list[str]:
+    """Return the labels of the ticks within a horizontal axis; none may be hidden."""
+    left, right = axes.get_xlim()
+    # Labels that are hidden are not among those of an axis.
+    pairs = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    return [label.get_text() for tick, label in pairs if left <= tick <= right]
+
+
+@pytest.mark.parametrize("width", [COLUMN_WIDTH, TEXT_WIDTH])
+def test_every_tick_has_its_label_and_a_wide_panel_has_three(width):
+    sigmas = ["0.01", "0.05", "0.1", "0.5"]
+    rows = []
+    for place, name in enumerate("abcdef"):
+        rows += [figure(name, f"noise|dp_pii|{sigma}", -9.0) for sigma in sigmas]
+        for metric, share in (("last", 0.45), ("avg", 0.4), ("bwt", -0.05)):
+            value = share + 0.1 * place
+            rows.append(figure(name, f"utility|{metric}", value, low=value, high=value))
+    report = made_report(results=rows)
+    for axes in report.plot("paper-noise", width=width).figure.axes:
+        assert labels_of_ticks(axes) == sigmas
+    for axes in report.plot("paper-utility", width=width).figure.axes:
+        assert len(labels_of_ticks(axes)) >= (3 if width == TEXT_WIDTH else 2)
+
+
+def test_close_values_of_a_sweep_all_have_labels():
+    rates = [0.0005, 0.0007, 0.001, 0.004]
+    checkpoints = [trained(f"r{rate}", lr=rate) for rate in rates]
+    rows = [figure(facts.name, "utility|last", 0.5) for facts in checkpoints]
+    report = made_report(checkpoints=checkpoints, results=rows)
+    (axes,) = report.plot("paper-sweep").figure.axes
+    assert labels_of_ticks(axes) == [f"{rate:g}" for rate in rates]
 
 
 def test_drawing_leaves_no_global_state(paper):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
@@ -28,6 +29,7 @@ from spark_audit.report.figures.paper.panels import (
     is_narrow,
     legend_lines,
     sample,
+    set_labelled_ticks,
     set_ticks,
     void_sample,
 )
@@ -51,6 +53,9 @@ LEAST_SIGMA = 1e-9
 
 NOISE_PANEL_HEIGHT = 1.7
 """Inches of a panel with its labels."""
+
+BESIDE_NOISE_PANEL = 0.4
+"""Inches beside the axis of a panel, and beyond its first and last tick."""
 
 
 def noise_rows(results: pd.DataFrame) -> pd.DataFrame:
@@ -111,11 +116,12 @@ def draw_noise(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | 
         samples[render("figure.paper.void")] = void_sample("o")
 
     rows_by_system = list(blocks(rows, "system"))
+    n_columns = min(len(rows_by_system), 2 if is_narrow(width) else 4)
     figure, panels = grid_of_panels(
         len(rows_by_system),
         width=width,
         panel_height=NOISE_PANEL_HEIGHT,
-        n_columns=2 if is_narrow(width) else 4,
+        n_columns=n_columns,
         legend_lines=legend_lines(samples, width=width),
         share_y=True,
     )
@@ -126,7 +132,12 @@ def draw_noise(results: pd.DataFrame, *, width: float = TEXT_WIDTH) -> Figure | 
             wrapped(system, width=TITLE_LETTERS, lines=2), weight="normal", fontsize=8
         )
         axes.set_xscale("log")
-        axes.set_xticks(sigmas, [f"{sigma:g}" for sigma in sigmas])
+        set_labelled_ticks(
+            axes,
+            sigmas,
+            places=np.log10(sigmas),
+            inches=width / n_columns - BESIDE_NOISE_PANEL,
+        )
         axes.minorticks_off()
         axes.set(xlabel="", ylabel="")
         set_ticks(axes, y=5)

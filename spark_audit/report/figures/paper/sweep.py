@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from spark_audit.provenance import sha256_json
 from spark_audit.report.cells import MAX_SHOWN_VALUE
@@ -23,6 +25,7 @@ from spark_audit.report.figures.paper.panels import (
     is_narrow,
     label,
     legend_lines,
+    set_labelled_ticks,
     set_ticks,
     void_sample,
 )
@@ -38,8 +41,17 @@ UNSWEPT = ("seed", *SETTINGS_WITHOUT_EFFECT)
 MEASURE_MARKERS = {"last": "o", "pii": "s"}
 """Panel -> marker of its line."""
 
+DEFAULT_MARKER = "^"
+"""Marker of the default value of a setting, on the axis."""
+
+DEFAULT_MARK_SIZE = 6.0
+"""Points of that mark."""
+
 SWEEP_PANEL_HEIGHT = 1.6
 """Inches of a panel with its labels."""
+
+BESIDE_SWEEP_PANEL = 0.9
+"""Inches beside the axis of a panel, and beyond its first and last tick."""
 
 SETTINGS_BESIDE = 4
 """Most settings side by side."""
@@ -159,7 +171,9 @@ def draw_sweep(
 
     settings = list(dict.fromkeys(rows["setting"]))
     measures = [measure for measure in SWEEP_MEASURES if measure in {*rows["measure"]}]
-    samples = {}
+    samples: dict[str, Artist] = {}
+    if rows["is_default"].any():
+        samples[render("figure.paper-sweep.default")] = _default_sample()
     if rows["is_void"].any():
         samples[render("figure.paper.void")] = void_sample("o")
 
@@ -187,6 +201,13 @@ def draw_sweep(
     ):
         is_shown = (rows["setting"] == setting) & (rows["measure"] == measure)
         _draw_line(axes, rows[is_shown], measure)
+        values = sorted({*rows.loc[is_shown, "at"]})
+        set_labelled_ticks(
+            axes,
+            values,
+            places=values,
+            inches=width / n_columns - BESIDE_SWEEP_PANEL,
+        )
         axes.set_xlabel(setting)
         set_ticks(axes, y=4)
         is_first = number % n_columns == 0 or is_narrow(width)
@@ -215,8 +236,32 @@ def _share_scale(panels: Sequence[Axes]) -> None:
         axes.set_ylim(lowest, highest)
 
 
+def _default_sample() -> Line2D:
+    """Return the mark of a default value, as the legend shows it."""
+    return Line2D(
+        [],
+        [],
+        color=INK,
+        marker=DEFAULT_MARKER,
+        markersize=DEFAULT_MARK_SIZE,
+        markeredgewidth=0.0,
+        linestyle="none",
+    )
+
+
+def _default_mark(axes: Axes, default: float) -> Line2D:
+    """Return the mark of a default value, which stands on the horizontal axis."""
+    mark = _default_sample()
+    mark.set_data([default], [0.0])
+    # Its height is a share of the panel, so that it is on the axis in any scale.
+    mark.set_transform(axes.get_xaxis_transform())
+    mark.set_clip_on(False)
+    mark.set_zorder(4)
+    return mark
+
+
 def _draw_line(axes: Axes, rows: pd.DataFrame, measure: str) -> None:
-    """Draw one measure over one setting, with the default as a broken line."""
+    """Draw one measure over one setting, with a mark on the axis at the default."""
     valid = rows[~rows["is_void"]]
     void = rows[rows["is_void"]]
     sns.lineplot(
@@ -238,6 +283,4 @@ def _draw_line(axes: Axes, rows: pd.DataFrame, measure: str) -> None:
     if len(void):
         draw_void(axes, void["at"], void["value"], MEASURE_MARKERS[measure])
     for default in {*rows.loc[rows["is_default"], "at"]}:
-        axes.axvline(default, color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)))
-    values = sorted({*rows["at"]})
-    axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.add_line(_default_mark(axes, default))
