@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from command_line import (
     benchmark_parser,
-    existing_file,
-    model_folder,
+    check_files,
+    check_model,
     positive_number,
     run_benchmark,
 )
@@ -165,11 +165,13 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = benchmark_parser(__doc__, file=__file__)
-    parser.add_argument("--base", type=model_folder, required=True)
-    parser.add_argument("--rows", type=existing_file, required=True, nargs="+")
+    parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--rows", type=Path, required=True, nargs="+")
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--seeds", type=positive_number, default=3)
     options = parser.parse_args()
+    check_model("--base", options.base)
+    check_files("--rows", *options.rows)
     torch.set_num_threads(1)
 
     rows = read_examples(*options.rows)
@@ -182,7 +184,7 @@ def main() -> None:
     for seed in range(options.seeds):
         path = options.output / f"{seed}.json"
         if not path.exists():
-            write_text(path, json.dumps(one_run(options.base, examples, seed)))
+            write_text(path, json.dumps(one_run(str(options.base), examples, seed)))
             print(path.name, flush=True)
         records += json.loads(path.read_text())
     print(table(records))

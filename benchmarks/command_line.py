@@ -114,38 +114,49 @@ def regular_expression(text: str) -> re.Pattern[str]:
         ) from None
 
 
-def existing_file(text: str) -> Path:
-    """Return the path of a file that is there."""
-    path = Path(text)
-    if not path.is_file():
-        raise argparse.ArgumentTypeError(f"{text}: there is no such file")
-    return path
+def check_files(option: str, *paths: Path | None) -> None:
+    """Refuse a file that an option names and that is not there; None: none is named.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    """
+    for path in paths:
+        if path is not None and not path.is_file():
+            raise InputError(
+                "there is no such file", where=f"{option} {path}", fix="check the path"
+            )
 
 
-def existing_folder(text: str) -> Path:
-    """Return the path of a folder that is there."""
-    path = Path(text)
-    if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: there is no such folder")
-    return path
+def check_folder(option: str, path: Path | None) -> None:
+    """Refuse a folder that an option names and that is not there; None: none is named.
 
-
-def existing_path(text: str) -> Path:
-    """Return the path of a file or a folder that is there."""
-    path = Path(text)
-    if not path.exists():
-        raise argparse.ArgumentTypeError(f"{text}: there is no such file or folder")
-    return path
-
-
-def model_folder(text: str) -> Path:
-    """Return the folder of a model with its ``config.json``."""
-    path = Path(text)
-    if not (path / "config.json").is_file():
-        raise argparse.ArgumentTypeError(
-            f"{text} is not the folder of a model: it has no config.json"
+    Raises
+    ------
+    InputError
+        If there is no such folder.
+    """
+    if path is not None and not path.is_dir():
+        raise InputError(
+            "there is no such folder", where=f"{option} {path}", fix="check the path"
         )
-    return path
+
+
+def check_model(option: str, path: Path) -> None:
+    """Refuse what is not the folder of a model.
+
+    Raises
+    ------
+    InputError
+        If it has no ``config.json``.
+    """
+    if not (path / "config.json").is_file():
+        raise InputError(
+            "is not the folder of a model",
+            where=f"{option} {path}",
+            fix="give a folder with config.json",
+        )
 
 
 def check_finished_lines(path: Path) -> None:

@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from command_line import (
     benchmark_parser,
-    existing_folder,
-    model_folder,
+    check_files,
+    check_folder,
+    check_model,
     run_benchmark,
     run_spark_audit,
     whole_number,
@@ -400,16 +401,17 @@ def of_unlearning(lab: Lab, trained: Path) -> None:
 
 def main() -> None:
     parser = benchmark_parser(__doc__, file=__file__)
-    parser.add_argument("--model", type=model_folder, required=True)
-    parser.add_argument("--data", type=existing_folder, required=True)
-    parser.add_argument("--open-unlearning", type=existing_folder, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--open-unlearning", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", default="agnews,fomc,mentill")
     parser.add_argument("--seed", type=whole_number, default=0)
     options = parser.parse_args()
-    for task in options.tasks.split(","):
-        if not (options.data / task / "train.jsonl").is_file():
-            parser.error(f"argument --data: {options.data} has no {task}/train.jsonl")
+    check_model("--model", options.model)
+    check_folder("--open-unlearning", options.open_unlearning)
+    tasks = options.tasks.split(",")
+    check_files("--data", *(options.data / task / "train.jsonl" for task in tasks))
     lab = Lab(options)
     of_series(lab)
     trained = lab.parts["member"] + lab.parts["retain"]

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from command_line import benchmark_parser, existing_folder, run_benchmark
+from command_line import benchmark_parser, check_folder, run_benchmark
 from faker import Faker
 
 from spark_audit.data.pii import find_identifiers
@@ -142,8 +142,10 @@ def touches(one: Range, others: list[Range]) -> bool:
 def main() -> None:
     """Print the table."""
     parser = benchmark_parser(__doc__, file=__file__)
-    parser.add_argument("data", type=existing_folder, metavar="DATA")
+    parser.add_argument("data", type=Path, metavar="DATA")
     options = parser.parse_args()
+
+    check_folder("DATA", options.data)
 
     # The packages that are installed for this alone: missing ones are named at once.
     import names as census

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from command_line import benchmark_parser, model_folder, run_benchmark, seed_list
+from command_line import benchmark_parser, check_model, run_benchmark, seed_list
 from exact_limits import limits
 from finished_lines import append, read
 
@@ -228,13 +228,16 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     """Run what is missing, and print the table."""
     parser = benchmark_parser(__doc__, file=__file__)
-    parser.add_argument("base", type=model_folder, help="folder of a small model")
+    parser.add_argument(
+        "base", type=Path, metavar="MODEL", help="folder of a small model"
+    )
     parser.add_argument(
         "--seeds", type=seed_list, default="0:20", help="FIRST:END or N,N"
     )
     out = HERE / "known_truth_supervision.jsonl"
     parser.add_argument("--out", type=Path, default=out)
     chosen = parser.parse_args()
+    check_model("MODEL", chosen.base)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     done = {(line["seed"], line["scenario"]) for line in read(chosen.out)}

@@ -28,8 +28,8 @@ import torch
 from command_line import (
     benchmark_parser,
     check_finished_lines,
-    existing_folder,
-    model_folder,
+    check_folder,
+    check_model,
     positive_number,
     run_benchmark,
     seed_list,
@@ -286,8 +286,8 @@ def markdown(lines: Iterable[dict[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = benchmark_parser(__doc__, file=__file__)
-    parser.add_argument("--base", type=model_folder, help="folder of a base model")
-    parser.add_argument("--data", type=existing_folder, help="folder of tasks")
+    parser.add_argument("--base", type=Path, help="folder of a base model")
+    parser.add_argument("--data", type=Path, help="folder of tasks")
     parser.add_argument(
         "--seeds", type=seed_list, default="0:10", help="FIRST:END or N,N"
     )
@@ -307,6 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         if options.base is None or options.data is None:
             parser.error("give --base and --data, or --table, or --time")
+        check_model("--base", options.base)
+        check_folder("--data", options.data)
         torch.set_num_threads(1)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         done = {(line["seed"], line["kind"]) for line in read(options.out)}

@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from command_line import (
     benchmark_parser,
-    existing_folder,
+    check_folder,
     positive_number,
     run_benchmark,
 )
@@ -331,11 +331,13 @@ def main() -> None:
     parser.add_argument("--reports", type=positive_number, default=REPORTS)
     parser.add_argument(
         "--report",
-        type=existing_folder,
+        type=Path,
         metavar="FOLDER",
         help="count rows that a report names",
     )
     arguments = parser.parse_args()
+
+    check_folder("--report", arguments.report)
 
     lines = table(arguments.reports)
     if arguments.report is not None:

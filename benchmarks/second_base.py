@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from command_line import benchmark_parser, existing_folder, existing_path, run_benchmark
+from command_line import benchmark_parser, check_folder, run_benchmark
 from transformers import AutoTokenizer
 
 from spark_audit.data.examples import data_files, read_examples
@@ -28,11 +28,12 @@ SEED, RATE = 7, 0.3
 
 def main() -> None:
     parser = benchmark_parser(__doc__, file=__file__)
-    parser.add_argument("--data", type=existing_path, nargs="+", required=True)
-    parser.add_argument("--tokenizer", type=existing_folder, required=True)
+    parser.add_argument("--data", type=Path, nargs="+", required=True)
+    parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--family", default="qwen2", choices=("qwen2", "llama"))
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
+    check_folder("--tokenizer", given.tokenizer)
     rows, _ = inject(
         list(read_examples(*data_files(given.data))), seed=SEED, rate=RATE, canaries=0
     )

@@ -27,9 +27,8 @@ import numpy as np
 import torch
 from command_line import (
     benchmark_parser,
-    existing_file,
-    existing_path,
-    model_folder,
+    check_files,
+    check_model,
     positive_number,
     run_benchmark,
     run_spark_audit,
@@ -39,6 +38,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from spark_audit.audits import AUDITS_ON_REQUEST, all_audits
 from spark_audit.audits.base import Audit
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.examples import data_files
 from spark_audit.manifest.file import read_manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline.lineup import make_plans, union
@@ -165,11 +165,14 @@ def seconds(kind: Kind, model: Any) -> float:
 
 def main() -> None:
     parser = benchmark_parser(__doc__, file=__file__)
-    parser.add_argument("--base", type=model_folder, required=True)
-    parser.add_argument("--data", type=existing_path, nargs="+", required=True)
-    parser.add_argument("--manifest", type=existing_file, help="built of them before")
+    parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--data", type=Path, nargs="+", required=True)
+    parser.add_argument("--manifest", type=Path, help="built of them before")
     parser.add_argument("--checkpoints", type=positive_number, default=8)
     options = parser.parse_args()
+    check_model("--base", options.base)
+    check_files("--manifest", options.manifest)
+    options.data = data_files(options.data)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         measure(options, Path(temporary))

@@ -168,10 +168,6 @@ def test_every_line_of_the_benchmarks_is_one_that_its_script_takes(line, monkeyp
         assert n_required <= len(words) - 1 <= n_required + n_optional
         return
 
-    script = ROOT / words[1]
-    if script.is_file() and "argparse" not in script.read_text(encoding="utf-8"):
-        assert words[2:] == []
-        return
     try:
         parse_only(words, monkeypatch)
     except ModuleNotFoundError as error:

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command_line import (
     OneLineParser,
-    existing_file,
-    existing_folder,
+    check_files,
+    check_folder,
     exit_code_of,
 )
 
@@ -44,12 +44,12 @@ def parser() -> OneLineParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("--data", type=existing_folder, help="folder of the sources' folders")
+    add("--data", type=Path, help="folder of the sources' folders")
     add("--base", help="base model")
     add("-o", "--output", type=Path, help="folder of the study")
     add(
         "--design",
-        type=existing_file,
+        type=Path,
         metavar="TOML",
         help="tasks, settings and rules; default: those of the kept study",
     )
@@ -61,7 +61,7 @@ def parser() -> OneLineParser:
     )
     add(
         "--page",
-        type=existing_file,
+        type=Path,
         metavar="CSV",
         help="print the page of kept accuracies",
     )
@@ -88,6 +88,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Run a study, or print what was asked for."""
+    check_folder("--data", options.data)
+    check_files("--design", options.design)
+    check_files("--page", options.page)
     if options.page is not None:
         _print_page(options.page, _design(options))
     elif options.pairs:

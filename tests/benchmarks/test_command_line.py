@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from command_line import (
     benchmark_parser,
-    existing_file,
+    check_files,
+    check_folder,
+    check_model,
     exit_code_of,
     positive_number,
     regular_expression,
@@ -34,7 +36,6 @@ def test_seeds_are_a_range_or_a_list(text, seeds):
         ["--runs", "x"],
         ["--runs", "1.5"],
         ["--pattern", "("],
-        ["--file", "/nowhere"],
         ["--runs"],
         ["--rnus", "3"],
     ],
@@ -45,7 +46,6 @@ def test_a_wrong_option_is_one_line_that_names_it_and_exits_with_2(words, capsys
     parser.add_argument("--seeds", type=seed_list)
     parser.add_argument("--runs", type=positive_number)
     parser.add_argument("--pattern", type=regular_expression)
-    parser.add_argument("--file", type=existing_file)
 
     with pytest.raises(SystemExit) as stopped:
         parser.parse_args(words)
@@ -73,6 +73,14 @@ def test_an_error_that_a_user_can_cause_is_one_line(error, exit_code, capsys):
 
     assert exit_code_of(fail) == exit_code
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("check", [check_files, check_folder, check_model])
+def test_a_path_that_is_not_there_is_refused_with_its_option(check, tmp_path):
+    with pytest.raises(InputError) as error:
+        check("--report", tmp_path / "nowhere")
+    assert (error.value.where or "").startswith("--report ")
+    assert error.value.fix
 
 
 def test_a_defect_keeps_its_traceback():
