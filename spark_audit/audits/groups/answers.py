@@ -23,17 +23,19 @@ def answers_by_group(report: Report, audit: str) -> Sequence[FirstAnswer]:
     findings = [
         finding
         for finding in report.findings
-        if finding.audit == audit and _is_on_groups(finding)
+        if finding.audit == audit and _names_a_group(finding)
     ]
     if not findings:
         return []
 
+    # Some leaking checkpoints are named, each with its group.
     leaking = [finding for finding in findings if finding.detected]
-    named = leaking[:MAX_CHECKPOINTS_NAMED]
-    sentences = [_clearest_group(finding) for finding in named]
+    sentences = []
+    for finding in leaking[:MAX_CHECKPOINTS_NAMED]:
+        sentences.append(_sentence_on_clearest_group(finding))
 
-    # The other checkpoints are counted, those with a leak first.
-    n_more = len(leaking) - len(named)
+    # The others are counted: those with a leak, then those without.
+    n_more = len(leaking[MAX_CHECKPOINTS_NAMED:])
     if n_more:
         sentences.append(render("groups.answer.more", n_checkpoints=n_more))
     n_without = len(findings) - len(leaking)
@@ -41,21 +43,26 @@ def answers_by_group(report: Report, audit: str) -> Sequence[FirstAnswer]:
         sentences.append(render("groups.answer.none"))
     elif n_without == 1:
         sentences.append(render("groups.answer.other"))
-    elif n_without:
+    elif n_without > 1:
         sentences.append(render("groups.answer.others", n_checkpoints=n_without))
 
+    # An audit groups its rows by one field, which is that of all its findings.
     field = findings[0].facts["field"]
     attack = render(f"audit.{audit}.attack")
     label = render("groups.answer.label", attack=attack, field=field)
     return [FirstAnswer(label=label, text=" ".join(sentences))]
 
 
-def _is_on_groups(finding: Finding) -> bool:
-    """Return whether a finding is on the group of rows that leaks most."""
+def _names_a_group(finding: Finding) -> bool:
+    """Return whether a finding is on one of several groups of rows.
+
+    Its facts are those of :meth:`TestedGroups.finding
+    <spark_audit.audits.groups.worst.TestedGroups.finding>`.
+    """
     return {"worst", "field", "groups"} <= finding.facts.keys()
 
 
-def _clearest_group(finding: Finding) -> str:
+def _sentence_on_clearest_group(finding: Finding) -> str:
     """Return in which group a checkpoint gives most away, and if it stands out."""
     stands_out = "groups.stands_out" in finding.further
     key = "groups.answer.stands_out" if stands_out else "groups.answer.clearest"
