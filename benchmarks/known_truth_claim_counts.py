@@ -1,21 +1,23 @@
 """How often the reports of ``known_truth.py`` claim something, and how often rightly.
 
 A *line* is a finished audit of one scenario in one seed; a *claim* here is a family of
-claims of findings, a key of :data:`~known_truth_scenarios.CLAIMS`, or one of the two
-that are read from figures of memory: ``less memory`` and ``memory, dose D``.
+claims of findings, a key of :data:`~known_truth_scenarios.CLAIMS`, that of memory
+without canaries, or one of the two that are read from figures of memory: ``less
+memory`` and ``memory, dose D``.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from exact_limits import limits
 from finished_lines import Line
 from known_truth_lines import REFUSED, group_by_scenario
-from known_truth_scenarios import CLAIMS, TITLES
+from known_truth_scenarios import CLAIMS, MEMORY_BUT_CANARIES, TITLES
 
 LESS_MEMORY = "less memory"
 """The claim that a checkpoint remembers less than the full-text model of its seed."""
@@ -78,7 +80,7 @@ def claim_counts(lines: Sequence[Line]) -> list[ClaimCount]:
             n_findings: Counter[str] = Counter()
             for line in own_lines:
                 for finding in line["claims"]:
-                    if finding["claim"] in CLAIMS.get(claim, ()):
+                    if _makes(finding, claim):
                         n_findings[finding["audit"]] += 1
 
             low, high = limits(n_made, n_reports) if n_reports else (None, None)
@@ -111,7 +113,14 @@ def is_made(line: Line, claim: str, full_text_line: Line | None) -> bool | None:
         return _is_less_memory(line, full_text_line)
     if match := re.fullmatch(r"memory, dose (\d+)", claim):
         return _is_memory_of_dose(line, dose=int(match[1]))
-    return any(finding["claim"] in CLAIMS[claim] for finding in line["claims"])
+    return any(_makes(finding, claim) for finding in line["claims"])
+
+
+def _makes(finding: Mapping[str, Any], claim: str) -> bool:
+    """Return whether a finding makes a claim; a figure of memory makes none."""
+    if claim == MEMORY_BUT_CANARIES:
+        return finding["audit"] != "canary" and finding["claim"] in CLAIMS["memory"]
+    return finding["claim"] in CLAIMS.get(claim, ())
 
 
 def _is_less_memory(line: Line, full_text_line: Line | None) -> bool | None:

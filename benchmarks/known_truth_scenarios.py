@@ -13,6 +13,10 @@ CLAIMS = {
     "formats": ("formats",),
 }
 """Families of claims, and the claims of findings in each."""
+
+MEMORY_BUT_CANARIES = "memory, canaries apart"
+"""The family ``memory`` of all audits but that of canaries."""
+
 DETECTIONS = tuple(list(CLAIMS)[:4])
 GUARDS = ("held_out_back", "base_read_rows", "broken_model")
 """The guards of the set-up that decide state and gate."""
@@ -186,8 +190,10 @@ GROUPS = (
                 "rows repeated, identifiers out of the loss",
                 "rows",
                 # Its baseline learned identifiers: that they are less likely is true.
-                {"memory": False, "membership": True},
-                (DETECTABLE,),
+                # Words behind a masked canary tell it from others
+                # (``known_truth_masked.py``): memory of it is true, too.
+                {MEMORY_BUT_CANARIES: False, "membership": True},
+                (DETECTABLE, LEAKS),
             ),
             Scenario(TITLES["full"], "full", *STAGES["full"]),
             Scenario(TITLES["corrected"], "corrected", LESS),
