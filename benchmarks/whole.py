@@ -173,6 +173,7 @@ def main() -> None:
     check_model("--base", options.base)
     check_files("--manifest", options.manifest)
     options.data = data_files(options.data)
+    check_files("--data", *options.data)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         measure(options, Path(temporary))
