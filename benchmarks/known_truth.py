@@ -65,6 +65,9 @@ OPTIONS_OF_ALL = (
 )
 """Options of ``all``: audits and tables that no claim here rests on are left out."""
 
+FIELDS_OF_LINE = ("seed", "scenario", "claims", "guards", "truth")
+"""What tells a line from those of other benchmarks."""
+
 FIELDS_OF_FINDING = (
     "audit",
     "claim",
@@ -109,7 +112,8 @@ def run_seed(
     logging.disable_progress_bar()
     torch.set_num_threads(1)
 
-    finished = {line["scenario"] for line in read(lines_path) if line["seed"] == seed}
+    lines = read(lines_path, *FIELDS_OF_LINE)
+    finished = {line["scenario"] for line in lines if line["seed"] == seed}
     missing = set(names) - finished
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary)
@@ -329,7 +333,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("argument --scenarios: no scenario has such a name")
     if options.table:
         check_finished_lines(options.out)
-    else:
+    # Lines of another benchmark are refused before any work.
+    read(options.out, *FIELDS_OF_LINE)
+    if not options.table:
         tasks = [
             (seed, options.keep, options.out, names, options.size)
             for seed in options.seeds
@@ -341,7 +347,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ) as pool:
             pool.starmap(run_seed, tasks, chunksize=1)
 
-    lines = [line for line in read(options.out) if line["scenario"] in names]
+    lines = [
+        line for line in read(options.out, *FIELDS_OF_LINE) if line["scenario"] in names
+    ]
     print(markdown(lines), end="")
     return 0
 

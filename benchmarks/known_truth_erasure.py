@@ -151,14 +151,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.table:
         check_finished_lines(options.out)
-        print(markdown(read(options.out)), end="")
+        print(markdown(read(options.out, "seed", "figures", "reports")), end="")
         return
 
     warnings.simplefilter("ignore")
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     BUILD.update(MODELS)
-    done = {line["seed"] for line in read(options.out)}
+    done = {line["seed"] for line in read(options.out, "seed", "figures", "reports")}
     for seed in options.seeds:
         if seed in done:
             continue
@@ -168,7 +168,7 @@ def main() -> None:
             line = line_of(seed, folder)
         append(options.out, line)
         print(seed, line["seconds"], flush=True)
-    print(markdown(read(options.out)), end="")
+    print(markdown(read(options.out, "seed", "figures", "reports")), end="")
 
 
 if __name__ == "__main__":

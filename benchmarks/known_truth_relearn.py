@@ -9,7 +9,6 @@ claimed, and means of what the report says before and after.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 from command_line import benchmark_parser, run_benchmark, seed_list
 from exact_limits import limits
-from finished_lines import append
+from finished_lines import append, read
 from known_truth_models import BUILD, Lab, run_command
 from known_truth_rows import OTHERS, SIZES, TOPICS, plain_rows
 from known_truth_training import batches, encoded, fit
@@ -186,9 +185,8 @@ def table(lines: list[dict[str, Any]]) -> None:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The finished seeds."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
+    """Return the lines of finished seeds."""
+    return read(path, "seed", "cases")
 
 
 def main() -> None:

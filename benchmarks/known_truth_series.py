@@ -206,7 +206,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for seed in arguments.seeds:
-        done = {one["case"] for one in read(arguments.out) if one["seed"] == seed}
+        lines = read(arguments.out, "seed", "case")
+        done = {line["case"] for line in lines if line["seed"] == seed}
         if done == {*CASES}:
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -215,7 +216,7 @@ def main() -> None:
                 for line in series.lines(held, Path(folder)):
                     if line["case"] not in done:
                         append(arguments.out, line)
-    print(table(read(arguments.out)))
+    print(table(read(arguments.out, "seed", "case")))
 
 
 if __name__ == "__main__":

@@ -240,7 +240,8 @@ def main() -> None:
     check_model("MODEL", chosen.base)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    done = {(line["seed"], line["scenario"]) for line in read(chosen.out)}
+    lines = read(chosen.out, "seed", "scenario")
+    done = {(line["seed"], line["scenario"]) for line in lines}
     for seed in chosen.seeds:
         for scenario in TRUTH:
             if (seed, scenario) not in done:
@@ -248,7 +249,7 @@ def main() -> None:
                     line = run(chosen.base, scenario, seed, Path(folder))
                 append(chosen.out, line)
                 print(json.dumps(line), flush=True)
-    print(table(read(chosen.out)))
+    print(table(read(chosen.out, "seed", "scenario")))
 
 
 if __name__ == "__main__":

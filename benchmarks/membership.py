@@ -311,11 +311,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_folder("--data", options.data)
         torch.set_num_threads(1)
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        done = {(line["seed"], line["kind"]) for line in read(options.out)}
+        lines = read(options.out, "seed", "kind")
+        done = {(line["seed"], line["kind"]) for line in lines}
         for seed in options.seeds:
             if kinds := [k for k in options.kinds if (seed, k) not in done]:
                 run_seed(seed, kinds, options.base, options.data, options.out)
-    print(markdown(read(options.out)), end="")
+    print(markdown(read(options.out, "seed", "kind")), end="")
     return 0
 
 

@@ -62,7 +62,13 @@ def parser() -> OneLineParser:
         choices=("paper", "rule"),
         help="settings: the paper's, or found by a written rule",
     )
-    add("--set", dest="settings", **several, metavar="NAME=VALUE")
+    add(
+        "--set",
+        dest="settings",
+        **several,
+        metavar="NAME=VALUE",
+        help="a setting of all systems that know the name",
+    )
     add(
         "--candidates",
         type=positive_number,

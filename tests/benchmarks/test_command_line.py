@@ -15,6 +15,7 @@ from command_line import (
     regular_expression,
     seed_list,
 )
+from finished_lines import read
 
 from spark_audit.errors import CheckpointError, InputError
 
@@ -81,6 +82,18 @@ def test_a_path_that_is_not_there_is_refused_with_its_option(check, tmp_path):
         check("--report", tmp_path / "nowhere")
     assert (error.value.where or "").startswith("--report ")
     assert error.value.fix
+
+
+def test_lines_of_another_benchmark_are_refused_and_a_cut_one_is_made_again(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    assert read(path, "seed") == []
+    path.write_text('{"seed": 1, "case": "a"}\n{"seed": 2, "ca')
+    assert read(path, "seed", "case") == [{"seed": 1, "case": "a"}]
+    with pytest.raises(InputError):
+        read(path, "seed", "scenario")
+    path.write_text("# A page\n")
+    with pytest.raises(InputError):
+        read(path, "seed")
 
 
 def test_a_defect_keeps_its_traceback():
