@@ -25,8 +25,8 @@ def read(path: Path, *fields: str) -> list[Line]:
     Raises
     ------
     InputError
-        If a line lacks a field, as those of another benchmark do, or if the file has
-        text and no line.
+        If a line lacks a field, as those of another benchmark do, or if the file is
+        no file of lines.
     """
     if not path.exists():
         return []
@@ -38,7 +38,8 @@ def read(path: Path, *fields: str) -> list[Line]:
         except ValueError:
             continue
 
-    is_other_file = bool(text) and not lines
+    # A file may be empty, or hold nothing but a line that was cut short.
+    is_other_file = bool(text) and not lines and not text.startswith("{")
     for line in lines:
         is_other_file |= not isinstance(line, dict) or not set(fields) <= set(line)
     if is_other_file:

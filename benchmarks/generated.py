@@ -35,6 +35,9 @@ from spark_audit.results.findings import DETECTED
 
 HERE = Path(__file__).parent
 LINES = HERE / "generated.jsonl"
+FIELDS = ("trained", "deal", "files")
+"""What tells a line from those of other benchmarks."""
+
 TABLE = HERE / "generated.md"
 
 N_ROWS = 600
@@ -306,10 +309,7 @@ def files_of_deal(
 
 def measure(lines: Path) -> None:
     """Audit the files that are not finished, and append their claims."""
-    finished = {
-        (line["trained"], line["deal"])
-        for line in read(lines, "trained", "deal", "files")
-    }
+    finished = {(line["trained"], line["deal"]) for line in read(lines, *FIELDS)}
     language = Language(0)
     manifest = untrained_manifest(rows_of(1, language))
     for trained in TRAINED_SHARES:
@@ -335,7 +335,7 @@ def table(lines: Path) -> str:
     n_files: Counter[tuple[float, str, float]] = Counter()
     n_claimed: Counter[tuple[float, str, float]] = Counter()
     says: dict[tuple[float, str, float], Counter[str]] = defaultdict(Counter)
-    for line in read(lines, "trained", "deal", "files"):
+    for line in read(lines, *FIELDS):
         for file in line["files"]:
             key = (file["copies"], file["way"], line["trained"])
             n_files[key] += 1
