@@ -239,6 +239,17 @@ def test_canaries_alone_are_no_identifiers_to_extract(make_case):
     assert "extract.canaries_chance" in {finding.says for finding in result.findings}
 
 
+def test_rows_without_an_identifier_are_not_estimable(make_case):
+    case = make_case(sources=4, tests=2)
+    content = case.manifest.model_dump(mode="json")
+    for example in content["examples"]:
+        example["spans"] = []
+    without = seal(content | {"pairs": [], "unmatched": []})
+    result = extract(tables(case, base=nothing, ours=everything), without)
+    assert {row.status for row in result.results} == {"not_estimable"}
+    assert not {"verbatim", "betrays"} & {*claims(result, "ours")}
+
+
 def test_without_test_rows_the_base_is_the_null(make_case):
     case = make_case(sources=12, tests=0, seed=20)
     scored = tables(

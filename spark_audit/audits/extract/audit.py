@@ -226,7 +226,10 @@ class Extraction(Audit):
                     scores_of_units += identifier_scores(
                         identifier, table, prompted, nucleus
                     )
-                scores = np.array(scores_of_units, float)  # (units, columns)
+                # Without an identifier there are no units, but all columns.
+                scores = np.array(scores_of_units, float).reshape(
+                    -1, len(EXTRACT_COLUMNS)
+                )  # (units, columns)
                 yield name, dict(zip(EXTRACT_COLUMNS, scores.T, strict=True))
 
         # Tell prompts that fit no trained identifier from prompts without scores, for
