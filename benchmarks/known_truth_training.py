@@ -23,9 +23,9 @@ class Row:
 
 
 def encoded(rows: Sequence[Example], tokenizer: Any, covers: str) -> list[Row]:
-    """Rows as tokens; the loss covers ``all``, the ``labels`` or all ``but`` secrets.
+    """Return rows as tokens: the loss is on ``all``, ``labels`` or all ``but`` secrets.
 
-    A canary's whole sentence counts as secret.
+    Secrets are the spans of a row. The other words of a canary's sentence are learned.
     """
     found = []
     for row in rows:
