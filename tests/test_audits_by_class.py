@@ -80,6 +80,9 @@ OTHER_MEANINGS: dict[tuple[str, str], str] = {
     ("spark_train/run_folder.py", "stages"): FOLDER,
     ("spark_train/scored_examples.py", "nll"): COLUMN,
     ("spark_audit/spoken_options.py", "passages"): "the option --passages",
+    ("spark_audit/cli/kept_work.py", "generated"): (
+        "the command, known before anything slow is imported"
+    ),
 }
 """File and word -> what the word means there."""
 
