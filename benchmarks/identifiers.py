@@ -147,7 +147,8 @@ def main() -> None:
 
     check_folder("DATA", options.data)
 
-    # The packages that are installed for this alone: missing ones are named at once.
+    # Of the packages that are installed for this alone, a missing one is named at once:
+    # phonenumbers is used in `phone`.
     import names as census
     import phonenumbers  # noqa: F401
 

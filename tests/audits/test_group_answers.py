@@ -50,6 +50,18 @@ def test_no_group_is_named_where_none_is_claimed(claim):
     assert "north" not in text
 
 
+@pytest.mark.parametrize("status", ["void", "invalid"])
+@pytest.mark.parametrize("claim", ["nothing_shown", "membership"])
+def test_a_void_comparison_is_neither_found_nor_not_found(claim, status):
+    void = on_groups("mine", claim, status=status)
+    report = made_report("mine", findings=[void])
+    assert answers_by_group(report, "mia") == []
+    text = text_of(void, on_groups("other", "membership", group="south"))
+    assert "south" in text
+    assert "north" not in text
+    assert "single group" not in text
+
+
 def test_only_a_group_that_stands_out_is_said_to_leak_more_than_others():
     alike = text_of(on_groups("mine", "membership", further=["groups.not_apart"]))
     apart = text_of(on_groups("mine", "membership", further=["groups.stands_out"]))

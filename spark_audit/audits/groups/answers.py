@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from spark_audit.audits.first_answers import FirstAnswer
 from spark_audit.results import Finding, Report
+from spark_audit.results.findings import UNUSABLE
 from spark_audit.sentences import render
 
 MAX_CHECKPOINTS_NAMED = 3
@@ -18,7 +19,7 @@ MAX_CHECKPOINTS_NAMED = 3
 def answers_by_group(report: Report, audit: str) -> Sequence[FirstAnswer]:
     """Return what an audit found by group of rows, in one answer.
 
-    Empty: it compared no groups.
+    Empty: it compared no groups, or all that it compared is void.
     """
     findings = [
         finding
@@ -54,12 +55,14 @@ def answers_by_group(report: Report, audit: str) -> Sequence[FirstAnswer]:
 
 
 def _names_a_group(finding: Finding) -> bool:
-    """Return whether a finding is on one of several groups of rows.
+    """Return whether a finding that is not void is on one of several groups of rows.
 
     Its facts are those of :meth:`TestedGroups.finding
     <spark_audit.audits.groups.worst.TestedGroups.finding>`.
     """
-    return {"worst", "field", "groups"} <= finding.facts.keys()
+    # Of a void one neither "found" nor "not found" would be true.
+    is_usable = finding.status not in UNUSABLE
+    return is_usable and {"worst", "field", "groups"} <= finding.facts.keys()
 
 
 def _sentence_on_clearest_group(finding: Finding) -> str:
