@@ -1,4 +1,7 @@
-"""Exact limits of a share, after Clopper and Pearson."""
+"""Exact limits of a share, after Clopper and Pearson.
+
+They are SciPy's: what is counted of the tool does not rest on the tool's own intervals.
+"""
 
 from __future__ import annotations
 
