@@ -19,6 +19,7 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.report.audit_report import read_report
 from spark_audit.report.folder import write_report
+from spark_audit.results.findings import UNUSABLE
 
 SIZES = {"north": 24, "south": 22, "east": 21, "atoll": 3}
 FRAMES = ("Ticket {} is open.", "Order {} came late.", "Room {} has a view.")
@@ -102,8 +103,10 @@ def test_each_audit_has_figures_of_the_same_groups_and_one_finding(folder):
         assert finding.p_adjusted is not None
         assert finding.sentence
 
-        answer = about(audit).answers(report)[-1]
-        assert answer.label.endswith("by region")
+        # This tiny model is broken, so that all is void and nothing is answered.
+        labels = [answer.label for answer in about(audit).answers(report)]
+        is_answered = any(label.endswith("by region") for label in labels)
+        assert is_answered == (finding.status not in UNUSABLE)
 
 
 def test_no_file_names_a_group_of_few_rows(folder, tmp_path):
